@@ -1,0 +1,21 @@
+"""Sphinx configuration. Build with ``sphinx-build -W docs docs/_build/html``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+
+project = "stellwerk"
+author = "The stellwerk authors"
+copyright = "The stellwerk authors, Apache-2.0"  # noqa: A001 - Sphinx wants this name
+version = release = installed_version("stellwerk")
+
+extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]
+
+html_theme = "furo"
+html_title = f"stellwerk {release}"
+html_static_path = ["_static"]
+exclude_patterns = ["_build"]
+nitpicky = True

@@ -1,0 +1,1 @@
+"""stellwerk: a BPMN process engine whose heart is external tasks."""

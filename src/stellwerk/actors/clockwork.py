@@ -1,0 +1,189 @@
+"""The clockwork: what happens because time passes. Due timers, locks that ran out, messages that something waits for.
+
+Each service looks into the store, acts, and sleeps until the next thing is due or somebody wakes it, a second at most:
+wake-ups are hints, the poll is the net. What it finds it sends as commands; the instance's step decides.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.definitions import Definitions, start_messages
+from stellwerk.actors.instance import Envelope
+from stellwerk.actors.leases import LeaseBook
+from stellwerk.actors.mailbox import Reply
+from stellwerk.core.commands import (
+    Command,
+    CorrelateMessage,
+    EndDraining,
+    EndTaskInFailure,
+    FailureKind,
+    FireTimer,
+    StartInstance,
+)
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.errors import CallerError, PeerError, StellwerkError
+from stellwerk.ids import derived_id
+from stellwerk.json_values import canonical_object, loads
+from stellwerk.ports import DropMessages, ExpiredLocks, ExpireLocks, LeaseAnswerKind, MatchedMessage, Ports
+
+__all__ = ["Clockwork", "ClockworkServices"]
+
+POLL_SECONDS = 1.0
+_BATCH = 1_000
+_DROP_MESSAGES_SECONDS = 60.0
+
+
+class ClockworkServices(Protocol):
+    """What the clockwork needs of its node."""
+
+    ports: Ports
+    committer: Committer
+    leases: LeaseBook
+    definition_cache: Definitions
+
+    async def post(self, instance_id: str, envelope: Envelope) -> None: ...
+
+    def returned(self, task: ExternalTask) -> None: ...
+
+
+class Clockwork:
+    def __init__(self, services: ClockworkServices) -> None:
+        self._services = services
+        self._clock = services.ports.clock
+        self._under_way: set[str] = set()
+        """Ids of timers, messages and tasks whose command was sent and is not answered yet."""
+        self._timer_wake = trio.Event()
+        self._next_timer_ms: int | None = None
+        self._message_wake = trio.Event()
+        self.locks_reclaimed = 0
+
+    # --- hints -----------------------------------------------------------------------------------------------------
+
+    def timer_armed(self, due_at_ms: int) -> None:
+        if self._next_timer_ms is None or due_at_ms < self._next_timer_ms:
+            self._timer_wake.set()
+
+    def match_messages(self) -> None:
+        self._message_wake.set()
+
+    # --- services --------------------------------------------------------------------------------------------------
+
+    async def reclaim_locks(self) -> None:
+        """Requirement L7: a crashed worker needs no help."""
+        while True:
+            expiry_ms, now_ms = await self._services.ports.store.next_lock_expiry()
+            if expiry_ms is not None and expiry_ms <= now_ms:
+                await self._reclaim()
+                continue
+            pause = POLL_SECONDS if expiry_ms is None else min(POLL_SECONDS, (expiry_ms - now_ms) / 1000)
+            await self._clock.sleep(max(0.001, pause))
+
+    async def _reclaim(self) -> None:
+        expired = await self._services.committer.submit(ExpireLocks(_BATCH))
+        assert isinstance(expired, ExpiredLocks)
+        self.locks_reclaimed += len(expired.returned)
+        for task in expired.returned:
+            self._tell_holder(task)
+            self._services.returned(task)
+        for task in expired.failing:
+            self._tell_holder(task)
+            await self._send(task.task_id, task.instance_id, _expiry_command(task))
+        if not expired.returned:
+            # Only tasks that their instances have to end: give them time to do so.
+            await self._clock.sleep(0.05)
+
+    def _tell_holder(self, task: ExternalTask) -> None:
+        held = self._services.leases.remove(task.task_id, task.fence)
+        if held is not None:
+            held.link.revoked([(task.task_id, task.fence)], "expired")
+
+    async def fire_timers(self) -> None:
+        while True:
+            self._timer_wake = trio.Event()
+            now_ms = self._clock.wall_ms()
+            due, self._next_timer_ms = await self._services.ports.store.due_timers(now_ms, _BATCH)
+            for timer in due:
+                await self._send(timer.timer_id, timer.instance_id, FireTimer(timer.timer_id))
+            pause = POLL_SECONDS
+            if self._next_timer_ms is not None:
+                pause = min(pause, max(0.001, (self._next_timer_ms - self._clock.wall_ms()) / 1000))
+            with trio.move_on_after(pause):
+                await self._timer_wake.wait()
+
+    async def correlate_messages(self) -> None:
+        """Consistency.md 6: both sides commit their own row, then somebody looks."""
+        drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS
+        while True:
+            self._message_wake = trio.Event()
+            for match in await self._services.ports.store.matched_messages(self._clock.wall_ms(), _BATCH):
+                instance_id, command = await self._correlation(match)
+                await self._send(match.message.message_id, instance_id, command)
+            if self._clock.monotonic() >= drop_at:
+                await self._services.committer.submit(DropMessages(self._clock.wall_ms()))
+                drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS
+            with trio.move_on_after(POLL_SECONDS):
+                await self._message_wake.wait()
+
+    async def end_drained(self) -> None:
+        """Draining tasks that lost their lease while nobody looked (consistency.md 15)."""
+        while True:
+            for instance_id, task_id in await self._services.ports.store.draining_ready(_BATCH):
+                await self._send(task_id, instance_id, EndDraining(task_id))
+            await self._clock.sleep(POLL_SECONDS)
+
+    async def _correlation(self, match: MatchedMessage) -> tuple[str, Command]:
+        message = match.message
+        variables = canonical_object(loads(message.variables))
+        if match.instance_id is not None and match.subscription_id is not None:
+            return match.instance_id, CorrelateMessage(match.subscription_id, message.message_id, variables)
+        assert match.definition_id is not None
+        deployed = await self._services.definition_cache.get(match.definition_id)
+        # Derived from the message: however often this is tried, it starts one instance.
+        instance_id = derived_id("message", message.message_id, match.definition_id)
+        return instance_id, StartInstance(
+            instance_id,
+            match.definition_id,
+            variables,
+            business_key=message.key or None,
+            start_event_id=start_messages(deployed.process)[message.name],
+            message_id=message.message_id,
+        )
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    async def _send(self, subject: str, instance_id: str, command: Command) -> None:
+        """Send a command once; what is still under way is not sent again."""
+        if subject in self._under_way:
+            return
+
+        def answered(reply: Reply[LeaseAnswerKind]) -> None:
+            self._under_way.discard(subject)
+            try:
+                reply.result()
+            except (CallerError, PeerError) as refusal:
+                # Somebody else was quicker, or the thing is gone: that is what the guards are for.
+                self._services.ports.log.debug("not needed any more", command=str(command), reason=refusal.message)
+                if isinstance(command, CorrelateMessage | StartInstance):
+                    self._message_wake.set()
+            except StellwerkError as error:
+                self._services.ports.log.warning("will be tried again", command=str(command), reason=error.message)
+            else:
+                # The next message for the same subscription may wait already.
+                if isinstance(command, CorrelateMessage):
+                    self._message_wake.set()
+
+        self._under_way.add(subject)
+        await self._services.post(instance_id, Envelope(command, Reply(answered)))
+
+
+def _expiry_command(task: ExternalTask) -> EndTaskInFailure:
+    if task.single_try:
+        kind, message = FailureKind.LOCK_EXPIRED, "the lock of a single-try task ran out"
+    else:
+        kind = FailureKind.LOCK_EXPIRIES_EXHAUSTED
+        message = f"the lock ran out {task.lock_expiries + 1} times"
+    return EndTaskInFailure(task.task_id, task.fence, kind, message)

@@ -1,0 +1,90 @@
+"""The committer: everything that is written passes through here, many operations in one transaction.
+
+It takes what has piled up while the last transaction was under way, so batches grow under load and stay at one when
+idle; nothing is ever delayed on purpose. An answer is given only after the commit is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from stellwerk.actors.mailbox import Mailbox, Reply
+from stellwerk.errors import InvariantBroken, StellwerkError
+from stellwerk.limits import Limits
+from stellwerk.ports import Operation, Outcome, Ports
+
+__all__ = ["Committer", "CommitterStatistics"]
+
+_BATCHES_WAITING_MAX = 20
+"""Operations that may wait, in full batches: more than the sessions and instances can have open at once is a fault."""
+
+
+@attrs.define
+class CommitterStatistics:
+    transactions: int = 0
+    operations: int = 0
+    largest_batch: int = 0
+    failed_transactions: int = 0
+
+
+@attrs.frozen
+class _Request:
+    operation: Operation
+    reply: Reply[Outcome]
+
+
+class Committer:
+    def __init__(self, ports: Ports, limits: Limits) -> None:
+        self._ports = ports
+        self._batch_max = limits.commit_operations_max
+        self._mailbox: Mailbox[_Request] = Mailbox(limits.commit_operations_max * _BATCHES_WAITING_MAX)
+        self.statistics = CommitterStatistics()
+
+    async def submit(self, operation: Operation) -> Outcome:
+        """Make `operation` durable and give its outcome (see `ports`).
+
+        :raises StoreUnavailable: nothing was acknowledged; StellwerkError when this one operation could not be done.
+        """
+        reply: Reply[Outcome] = Reply()
+        await self._mailbox.put(_Request(operation, reply))
+        return await reply.wait()
+
+    async def post(self, operation: Operation, callback: Callable[[Reply[Outcome]], None]) -> None:
+        """Like `submit`, but the outcome goes to `callback`, which must not block or raise."""
+        await self._mailbox.put(_Request(operation, Reply(callback)))
+
+    async def run(self) -> None:
+        while True:
+            requests = await self._mailbox.get_all(self._batch_max)
+            await self._commit(requests)
+
+    async def _commit(self, requests: list[_Request]) -> None:
+        await self._ports.pause_point("before-commit")
+        try:
+            outcomes = await self._ports.store.transact([request.operation for request in requests])
+        except StellwerkError as error:
+            self.statistics.failed_transactions += 1
+            self._fail_all(requests, error)
+            return
+        except BaseException:
+            self._fail_all(requests, InvariantBroken("the store failed; the request may be repeated"))
+            raise
+        await self._ports.pause_point("after-commit")
+        self._count(len(requests))
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, StellwerkError):
+                request.reply.fail(outcome)
+            else:
+                request.reply.set(outcome)
+
+    @staticmethod
+    def _fail_all(requests: list[_Request], error: StellwerkError) -> None:
+        for request in requests:
+            request.reply.fail(error)
+
+    def _count(self, operations: int) -> None:
+        self.statistics.transactions += 1
+        self.statistics.operations += operations
+        self.statistics.largest_batch = max(self.statistics.largest_batch, operations)

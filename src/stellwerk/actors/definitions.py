@@ -1,0 +1,180 @@
+"""Deployed process definitions, parsed once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import attrs
+
+from stellwerk.actors.committer import Committer
+from stellwerk.errors import InvalidInput, InvariantBroken, LimitExceeded, NotFound
+from stellwerk.limits import Limits
+from stellwerk.model.checks import check_executable
+from stellwerk.model.process import (
+    Event,
+    EventPosition,
+    FailurePolicy,
+    Finding,
+    MessageDefinition,
+    Position,
+    Process,
+    Severity,
+)
+from stellwerk.model.reader import read_definitions
+from stellwerk.ports import DefinitionRow, DeployDefinitions, Deployed, Ports
+
+__all__ = ["Definitions", "DeployRefused", "DeployedProcess", "Deployment", "Found", "start_messages"]
+
+_PARSED_MAX = 1_000
+"""Parsed definitions kept in memory; a rarely used one is read again."""
+
+
+Found = tuple[str, Finding]
+"""File name and what was found in it."""
+
+
+class DeployRefused(InvalidInput):
+    """At least one file cannot run; nothing was deployed. All findings of all files are in `findings`."""
+
+    code = "deploy_refused"
+
+    def __init__(self, findings: Sequence[Found]) -> None:
+        self.findings = tuple(findings)
+        errors = [found for found in findings if found[1].severity is Severity.ERROR]
+        first_file, first = errors[0]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        super().__init__(f"{first_file}: {first}{more}")
+
+
+@attrs.frozen
+class Deployment:
+    definitions: tuple[DefinitionRow, ...]
+    unchanged: tuple[str, ...]
+    """Keys whose newest version already had the same text."""
+    warnings: tuple[Found, ...]
+
+
+@attrs.frozen
+class DeployedProcess:
+    row: DefinitionRow
+    process: Process
+
+
+class Definitions:
+    """Deploys files and finds definitions by id or by key."""
+
+    def __init__(self, ports: Ports, committer: Committer, limits: Limits) -> None:
+        self._ports = ports
+        self._committer = committer
+        self._limits = limits
+        self._parsed: OrderedDict[str, DeployedProcess] = OrderedDict()
+        self._latest: dict[str, str] = {}
+
+    async def deploy(
+        self, files: Sequence[tuple[str, bytes]], failure_policy: FailurePolicy | None, adopt_java: bool
+    ) -> Deployment:
+        """Deploy all executable processes of all files, or nothing.
+
+        :raises DeployRefused: with every finding; LimitExceeded for a file over ``definition_bytes_max``.
+        """
+        rows, findings = self._read(files, failure_policy, adopt_java)
+        if any(finding.severity is Severity.ERROR for _, finding in findings):
+            raise DeployRefused(findings)
+        outcome = await self._committer.submit(DeployDefinitions(tuple(rows)))
+        assert isinstance(outcome, Deployed)
+        for row in outcome.definitions:
+            self._latest[row.key] = row.definition_id
+        return Deployment(outcome.definitions, outcome.unchanged, tuple(findings))
+
+    def _read(
+        self, files: Sequence[tuple[str, bytes]], failure_policy: FailurePolicy | None, adopt_java: bool
+    ) -> tuple[list[DefinitionRow], list[Found]]:
+        rows: list[DefinitionRow] = []
+        findings: list[Found] = []
+        seen: dict[str, str] = {}
+        for name, xml in files:
+            if len(xml) > self._limits.definition_bytes_max:
+                raise LimitExceeded(
+                    f"{name}: {len(xml)} bytes, at most {self._limits.definition_bytes_max} are allowed"
+                )
+            result = read_definitions(xml, limits=self._limits, adopt_java=adopt_java)
+            findings += [(name, finding) for finding in result.findings]
+            runnable = [process for process in result.processes if process.executable]
+            findings += [(name, finding) for process in runnable for finding in check_executable(process)]
+            if not runnable and not any(finding.severity is Severity.ERROR for finding in result.findings):
+                findings.append((name, _file_finding("has no executable process")))
+            for process in runnable:
+                if process.key in seen:
+                    what = f"process key is used twice, also in {seen[process.key]}"
+                    findings.append((name, Finding(Severity.ERROR, process.position, process.key, "process", what)))
+                seen[process.key] = name
+                rows.append(self._row(process, xml, failure_policy, adopt_java))
+        return rows, findings
+
+    def _row(
+        self, process: Process, xml: bytes, failure_policy: FailurePolicy | None, adopt_java: bool
+    ) -> DefinitionRow:
+        policy = failure_policy.value if failure_policy is not None else None
+        options = f"{policy} {adopt_java}".encode()
+        return DefinitionRow(
+            key=process.key,
+            name=process.name,
+            digest=hashlib.sha256(xml + b"\x00" + options).hexdigest(),
+            xml=xml,
+            deployed_at_ms=self._ports.clock.wall_ms(),
+            start_messages=tuple(start_messages(process)),
+            failure_policy=policy,
+            adopt_java=adopt_java,
+        )
+
+    async def get(self, definition_id: str) -> DeployedProcess:
+        """:raises NotFound: no such definition."""
+        found = self._parsed.get(definition_id)
+        if found is not None:
+            self._parsed.move_to_end(definition_id)
+            return found
+        row = await self._ports.store.definition(definition_id)
+        if row is None:
+            raise NotFound(f'no definition "{definition_id}" is deployed')
+        found = DeployedProcess(row, self._parse(row))
+        self._parsed[definition_id] = found
+        if len(self._parsed) > _PARSED_MAX:
+            self._parsed.popitem(last=False)
+        return found
+
+    async def latest(self, key: str, version: int | None = None) -> DeployedProcess:
+        """The newest version of process `key`, or the one that is asked for."""
+        if version is not None:
+            return await self.get(f"{key}:{version}")
+        definition_id = self._latest.get(key)
+        if definition_id is None:
+            row = await self._ports.store.latest_definition(key)
+            if row is None:
+                raise NotFound(f'no process "{key}" is deployed')
+            definition_id = self._latest.setdefault(key, row.definition_id)
+        return await self.get(definition_id)
+
+    def _parse(self, row: DefinitionRow) -> Process:
+        result = read_definitions(row.xml, limits=self._limits, adopt_java=row.adopt_java)
+        for process in result.processes:
+            if process.key == row.key:
+                return process
+        raise InvariantBroken(f'the stored definition "{row.definition_id}" cannot be read any more')
+
+
+def _file_finding(what: str) -> Finding:
+    return Finding(Severity.ERROR, Position(1, 1), None, "definitions", what)
+
+
+def start_messages(process: Process) -> dict[str, str]:
+    """Message names (literal: there are no variables yet) and the ids of the process's start events for them."""
+    found = {}
+    for node_id in process.children:
+        node = process.nodes[node_id]
+        if not isinstance(node, Event) or node.where is not EventPosition.START:
+            continue
+        if isinstance(node.definition, MessageDefinition):
+            found[str(node.definition.name.literal_value)] = node_id
+    return found

@@ -1,0 +1,298 @@
+"""The dispatcher of a topic: hands leases to the workers that have room, and renews them while their workers live.
+
+It keeps the READY tasks that it knows of in memory, in the order of hand-out, and leases them by key; the row judges.
+What it does not know (after a start, or created elsewhere) it scans from the store when it runs dry and once a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.leases import HeldLease, LeaseBook, Subscription, WorkerLink, deadline_of
+from stellwerk.core.changes import NewTask
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.errors import StellwerkError
+from stellwerk.limits import Limits
+from stellwerk.ports import (
+    BirthLease,
+    LeaseAnswer,
+    LeaseAnswerKind,
+    LeaseTasks,
+    Ports,
+    ReadyTask,
+    RenewLease,
+    RenewLeases,
+    TaskLease,
+)
+from stellwerk.wire.session import renewal_margin_ms
+
+__all__ = ["DispatcherServices", "DispatcherStatistics", "TopicDispatcher"]
+
+SCAN_EVERY_SECONDS = 1.0
+_NEVER = float("inf")
+
+
+@attrs.frozen
+class DispatcherServices:
+    ports: Ports
+    committer: Committer
+    leases: LeaseBook
+    limits: Limits
+
+
+@attrs.define
+class DispatcherStatistics:
+    leased: int = 0
+    renewed: int = 0
+    refused: int = 0
+    """Leases that the row refused: the hint was stale."""
+
+
+@attrs.frozen
+class _Pick:
+    task: ReadyTask
+    subscription: Subscription
+
+
+class TopicDispatcher:
+    def __init__(self, topic: str, services: DispatcherServices) -> None:
+        self.topic = topic
+        self.statistics = DispatcherStatistics()
+        self._services = services
+        self._clock = services.ports.clock
+        self._subscriptions: dict[str, Subscription] = {}
+        self._ready: list[ReadyTask] = []
+        self._known: set[str] = set()
+        self._dry = False
+        self._scan_at = 0.0
+        self._renewals: list[tuple[float, str, int]] = []
+        self._wakened = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<TopicDispatcher {self.topic!r} ready {len(self._ready)} workers {len(self._subscriptions)}>"
+
+    @property
+    def workers(self) -> int:
+        return sum(1 for subscription in self._subscriptions.values() if subscription.max_tasks > 0)
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    # --- told by others --------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._wakened.set()
+
+    def add_worker(self, link: WorkerLink) -> Subscription:
+        """A new subscription of a session, without room yet."""
+        subscription = Subscription(link, self.topic)
+        self._subscriptions[link.holder.session_id] = subscription
+        return subscription
+
+    def forget(self, link: WorkerLink) -> None:
+        """The session is over: no new work. Its leases stay in the book until they end."""
+        self._subscriptions.pop(link.holder.session_id, None)
+
+    def task_ready(self, hint: ReadyTask) -> None:
+        """A task became READY and is available now."""
+        if hint.task_id in self._known:
+            return
+        if len(self._ready) >= self._services.limits.ready_hints_max:
+            self._dry = False
+            return
+        heapq.heappush(self._ready, hint)
+        self._known.add(hint.task_id)
+        self.wake()
+
+    def returned(self, task: ExternalTask, now_ms: int | None = None) -> None:
+        """A lease ended and the task is READY again, at once or (a retry) later."""
+        delay_ms = 0 if now_ms is None else task.available_at_ms - now_ms
+        if delay_ms <= 0:
+            self.task_ready(ready_hint(task))
+        else:
+            self._scan_at = min(self._scan_at, self._clock.monotonic() + delay_ms / 1000)
+            self.wake()
+
+    # --- leased at birth -------------------------------------------------------------------------------------------
+
+    def reserve_birth(self, task: NewTask) -> tuple[BirthLease, Subscription] | None:
+        """Only while nothing older waits: the queue is empty and the last scan of the store was dry."""
+        if self._ready or not self._dry:
+            return None
+        subscription = self._roomiest()
+        if subscription is None:
+            return None
+        subscription.reserved += 1
+        duration_ms = task.lock_duration_ms or subscription.lock_duration_ms
+        return BirthLease(task.task_id, subscription.link.holder, duration_ms), subscription
+
+    def born(self, task: ExternalTask, subscription: Subscription, began: float) -> None:
+        """The changeset that created the task already leased is durable."""
+        self._deliver([(task, subscription)], began)
+
+    # --- the actor -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        self._dry = False
+        self._scan_at = 0.0
+        while True:
+            self._wakened = trio.Event()
+            now = self._clock.monotonic()
+            if self._has_room() and (now >= self._scan_at or (not self._ready and not self._dry)):
+                await self._scan()
+            await self._renew_due()
+            if not await self._hand_out():
+                await self._wait()
+
+    async def _wait(self) -> None:
+        now = self._clock.monotonic()
+        until = self._renewals[0][0] if self._renewals else _NEVER
+        if self._has_room():
+            until = min(until, self._scan_at)
+        with trio.move_on_after(max(0.0, until - now)):
+            await self._wakened.wait()
+
+    def _has_room(self) -> bool:
+        return any(subscription.room for subscription in self._subscriptions.values())
+
+    def _roomiest(self) -> Subscription | None:
+        """The worker with the most room; of equals the one that subscribed first."""
+        best = max(self._subscriptions.values(), key=lambda subscription: subscription.room, default=None)
+        return best if best is not None and best.room > 0 else None
+
+    async def _scan(self) -> None:
+        limit = self._services.limits.ready_hints_max
+        scan = await self._services.ports.store.ready_tasks(self.topic, limit)
+        self._dry = len(scan.tasks) < limit
+        self._scan_at = self._clock.monotonic() + SCAN_EVERY_SECONDS
+        if scan.next_available_ms is not None:
+            due = self._clock.monotonic() + max(0, scan.next_available_ms - scan.now_ms) / 1000
+            self._scan_at = min(self._scan_at, due)
+        for hint in scan.tasks:
+            self.task_ready(hint)
+
+    # --- handing out -----------------------------------------------------------------------------------------------
+
+    async def _hand_out(self) -> bool:
+        """Lease as much as there is room for, in one store call. False: nothing to do."""
+        picks = self._pick()
+        if not picks:
+            return False
+        began = self._clock.monotonic()
+        wishes = tuple(
+            TaskLease(
+                pick.task.task_id,
+                pick.subscription.link.holder,
+                pick.task.lock_duration_ms or pick.subscription.lock_duration_ms,
+            )
+            for pick in picks
+        )
+        try:
+            tasks = await self._services.committer.submit(LeaseTasks(wishes))
+        except StellwerkError:
+            self._dry = False  # the hints are gone; the rows are still there
+            raise
+        finally:
+            for pick in picks:
+                pick.subscription.reserved -= 1
+        assert isinstance(tasks, tuple)
+        leased = [(task, pick.subscription) for task, pick in zip(tasks, picks, strict=True) if task is not None]
+        self.statistics.refused += len(picks) - len(leased)
+        await self._services.ports.pause_point("after-lease")
+        self._deliver(leased, began)
+        return True
+
+    def _pick(self) -> list[_Pick]:
+        picks = []
+        while self._ready and (subscription := self._roomiest()) is not None:
+            task = heapq.heappop(self._ready)
+            self._known.discard(task.task_id)
+            subscription.reserved += 1
+            picks.append(_Pick(task, subscription))
+            if len(picks) >= self._services.limits.commit_operations_max:
+                break
+        return picks
+
+    def _deliver(self, leased: Iterable[tuple[ExternalTask, Subscription]], began: float) -> None:
+        by_link: dict[str, list[tuple[HeldLease, ExternalTask]]] = {}
+        links: dict[str, WorkerLink] = {}
+        for task, subscription in leased:
+            held = self._services.leases.add(task, subscription, began)
+            key = held.link.holder.session_id
+            links[key] = held.link
+            by_link.setdefault(key, []).append((held, task))
+            self.watch(held)
+            self.statistics.leased += 1
+        for key, offers in by_link.items():
+            links[key].deliver(offers)
+
+    # --- renewing --------------------------------------------------------------------------------------------------
+
+    def watch(self, held: HeldLease) -> None:
+        """Renew it when its margin begins."""
+        at = _renew_at(held)
+        heapq.heappush(self._renewals, (at, held.task_id, held.fence))
+        if self._renewals[0][0] == at:
+            self.wake()
+
+    async def _renew_due(self) -> None:
+        due = list(self._take_due())
+        if not due:
+            return
+        began = self._clock.monotonic()
+        wishes = tuple(RenewLease(held.task_id, held.fence, held.link.holder.session_id) for held in due)
+        answers = await self._services.committer.submit(RenewLeases(wishes))
+        assert isinstance(answers, tuple)
+        renewed: dict[str, list[tuple[HeldLease, ExternalTask]]] = {}
+        for held, answer in zip(due, answers, strict=True):
+            self._renewal_answered(held, answer, began, renewed)
+        for pairs in renewed.values():
+            pairs[0][0].link.renewed(pairs)
+
+    def _take_due(self) -> Iterable[HeldLease]:
+        """Leases in their margin whose worker vouches for them; the others are looked at again half a beat later."""
+        now = self._clock.monotonic()
+        while self._renewals and self._renewals[0][0] <= now:
+            _, task_id, fence = heapq.heappop(self._renewals)
+            held = self._services.leases.get(task_id, fence)
+            if held is None or held.deadline <= now or _renew_at(held) > now:
+                continue  # ended, too late, or renewed meanwhile (and then it is in the heap again)
+            if held.link.vouches_for(task_id, fence):
+                yield held
+            else:
+                heapq.heappush(self._renewals, (now + held.link.heartbeat_ms / 2000, task_id, fence))
+
+    def _renewal_answered(
+        self,
+        held: HeldLease,
+        answer: LeaseAnswer,
+        began: float,
+        renewed: dict[str, list[tuple[HeldLease, ExternalTask]]],
+    ) -> None:
+        if answer.kind is LeaseAnswerKind.DONE:
+            assert answer.task is not None
+            self.extended(held, answer.task, began)
+            renewed.setdefault(held.link.holder.session_id, []).append((held, answer.task))
+            self.statistics.renewed += 1
+        elif self._services.leases.remove(held.task_id, held.fence) is not None:
+            held.link.revoked([(held.task_id, held.fence)], "lost")
+            self.wake()
+
+    def extended(self, held: HeldLease, task: ExternalTask, began: float) -> None:
+        """The row has a later end of the lease."""
+        held.deadline = deadline_of(task, began)
+        self.watch(held)
+
+
+def ready_hint(task: ExternalTask) -> ReadyTask:
+    return ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms)
+
+
+def _renew_at(held: HeldLease) -> float:
+    return held.deadline - renewal_margin_ms(held.duration_ms) / 1000

@@ -1,0 +1,393 @@
+"""The process instance as an actor: it alone owns its tokens and takes one batch of commands at a time.
+
+Decide, hand a changeset to the committer, answer after the commit is durable. On a refused guard the step never
+happened: the state of before is still there (deciding changes no state), the one command is refused and the others are
+decided again; after a stale version the state is thrown away and loaded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.definitions import Definitions, DeployedProcess
+from stellwerk.actors.mailbox import Mailbox, Reply
+from stellwerk.core.changes import NewTask, RowChanges
+from stellwerk.core.commands import (
+    Command,
+    CompleteTask,
+    CorrelateMessage,
+    EndDraining,
+    EndTaskInFailure,
+    FireTimer,
+    ResolveIncident,
+    StartInstance,
+    ThrowBpmnError,
+)
+from stellwerk.core.decide import Context, Decision, NotOpen, TaskFinal, decide
+from stellwerk.core.effects import row_changes
+from stellwerk.core.evolve import fold
+from stellwerk.core.external_task import OutcomeKind
+from stellwerk.core.facts import Fact
+from stellwerk.core.history import decode_state, encode_state
+from stellwerk.core.instance import InstanceState
+from stellwerk.errors import CallerError, Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
+from stellwerk.ids import FreshIds
+from stellwerk.json_values import dumps
+from stellwerk.limits import Limits
+from stellwerk.model.process import FailurePolicy
+from stellwerk.ports import (
+    BirthLease,
+    Changeset,
+    CheckRepeat,
+    Committed,
+    LeaseAnswer,
+    LeaseAnswerKind,
+    NewInstance,
+    Ports,
+    RefusedChangeset,
+    RefusedGuard,
+    TaskEnding,
+)
+
+__all__ = ["Births", "Envelope", "InstanceActor", "InstanceServices", "StepListener"]
+
+_STALE_VERSIONS_MAX = 10
+"""A step refused so often for its version meets a fault, not a rival."""
+_SNAPSHOT_EVERY_STEPS = 100
+"""A reload folds at most so many steps."""
+
+
+@attrs.frozen
+class Envelope:
+    """A command and whom to tell. The reply's value is a `LeaseAnswerKind` for requests of workers, else None."""
+
+    command: Command
+    reply: Reply[LeaseAnswerKind]
+
+
+class Births(Protocol):
+    """Gives new tasks to workers that have room at this moment (consistency.md 10)."""
+
+    def reserve(self, tasks: Sequence[NewTask]) -> tuple[BirthLease, ...]: ...
+
+    def give_back(self, leases: Sequence[BirthLease]) -> None: ...
+
+
+class StepListener(Protocol):
+    """Who is told of a durable step."""
+
+    def stepped(
+        self, instance_id: str, state: InstanceState, changes: RowChanges, committed: Committed, began: float
+    ) -> None: ...
+
+
+@attrs.frozen
+class InstanceServices:
+    """What every instance actor of a node shares."""
+
+    ports: Ports
+    committer: Committer
+    definitions: Definitions
+    births: Births
+    listener: StepListener
+    limits: Limits
+    failure_policy: FailurePolicy | None
+    retries_default: int
+    lock_expiries_max: int
+
+
+@attrs.frozen
+class _Step:
+    """What a batch of commands comes to."""
+
+    accepted: tuple[Envelope, ...]
+    refused: tuple[tuple[Envelope, CallerError], ...]
+    facts: tuple[Fact, ...]
+    endings: tuple[TaskEnding, ...]
+    state: InstanceState | None
+
+
+class InstanceActor:
+    """One process instance. `run` until its scope is cancelled; the registry decides when it is passivated."""
+
+    def __init__(self, instance_id: str, services: InstanceServices, *, fresh: bool = False) -> None:
+        """``fresh``: the id was just drawn, so there is nothing to load."""
+        self.instance_id = instance_id
+        self.mailbox: Mailbox[Envelope] = Mailbox(services.limits.mailbox_commands_max)
+        self.busy: list[Envelope] = []
+        self.last_active = services.ports.clock.monotonic()
+        self._services = services
+        self._loaded = fresh
+        self._state: InstanceState | None = None
+        self._version = 0
+
+    def __repr__(self) -> str:
+        return f"<InstanceActor {self.instance_id} version {self._version} {self.mailbox!r}>"
+
+    @property
+    def idle(self) -> bool:
+        return not self.busy and self.mailbox.idle
+
+    async def run(self) -> None:
+        while True:
+            self.busy = await self.mailbox.get_all()
+            await self._handle(self.busy)
+            self.busy = []
+            self.last_active = self._services.ports.clock.monotonic()
+
+    async def _handle(self, envelopes: list[Envelope]) -> None:
+        try:
+            await self._step_until_settled(envelopes)
+        except StellwerkError as error:
+            # What became of the commit is not known here (the store is gone, say): load before the next step.
+            self._loaded = False
+            for envelope in envelopes:
+                if not envelope.reply.answered:
+                    envelope.reply.fail(error)
+
+    async def _step_until_settled(self, envelopes: list[Envelope]) -> None:
+        stale = 0
+        one_by_one = False
+        while pending := [envelope for envelope in envelopes if not envelope.reply.answered]:
+            await self._load()
+            step = await self._decide(pending[:1] if one_by_one else pending)
+            if not step.accepted:
+                await self._refuse(step.refused)
+                continue
+            outcome = await self._commit(step)
+            if isinstance(outcome, Committed):
+                await self._settle(step)
+            elif outcome.guard is RefusedGuard.VERSION:
+                self._loaded = False
+                stale += 1
+                if stale > _STALE_VERSIONS_MAX:
+                    raise InvariantBroken(f"instance {self.instance_id}: every version is stale")
+            elif outcome.guard is RefusedGuard.DATA and len(step.accepted) > 1:
+                one_by_one = True
+            else:
+                self._refuse_guarded(step, outcome)
+
+    # --- loading ---------------------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        if self._loaded:
+            return
+        stored = await self._services.ports.store.load_instance(self.instance_id)
+        self._state, self._version = None, 0
+        if stored is not None:
+            state = decode_state(stored.snapshot) if stored.snapshot is not None else None
+            facts = [fact for step in stored.steps for fact in step.facts]
+            self._state, self._version = fold(None, state, facts), stored.version
+        self._loaded = True
+
+    # --- deciding --------------------------------------------------------------------------------------------------
+
+    async def _context(self, commands: Sequence[Envelope]) -> Context:
+        deployed = await self._definition(commands)
+        services = self._services
+        now_ms = services.ports.clock.wall_ms()
+        policy = deployed.row.failure_policy
+        default = FailurePolicy(policy) if policy is not None else services.failure_policy
+        return Context(
+            definition=deployed.process,
+            definition_id=deployed.row.definition_id,
+            now_ms=now_ms,
+            ids=FreshIds(now_ms, services.ports.entropy.integer(74)),
+            failure_policy=deployed.process.effective_failure_policy(default),
+            limits=services.limits,
+            default_retries=services.retries_default,
+            lock_expiries_max=services.lock_expiries_max,
+        )
+
+    async def _definition(self, envelopes: Sequence[Envelope]) -> DeployedProcess:
+        if self._state is not None:
+            return await self._services.definitions.get(self._state.definition_id)
+        for envelope in envelopes:
+            if isinstance(envelope.command, StartInstance):
+                return await self._services.definitions.get(envelope.command.definition_id)
+        raise NotFound(f"there is no instance {self.instance_id}")
+
+    async def _decide(self, envelopes: Sequence[Envelope]) -> _Step:
+        context = await self._context(envelopes)
+        state = self._state
+        accepted: list[Envelope] = []
+        refused: list[tuple[Envelope, CallerError]] = []
+        facts: list[Fact] = []
+        endings: list[TaskEnding] = []
+        for envelope in envelopes:
+            try:
+                decision = decide(state, envelope.command, context)
+            except CallerError as refusal:
+                refused.append((envelope, refusal))
+                continue
+            state = decision.state
+            accepted.append(envelope)
+            facts += decision.facts
+            endings += _endings(envelope.command, decision)
+        return _Step(tuple(accepted), tuple(refused), tuple(facts), tuple(endings), state)
+
+    # --- committing ------------------------------------------------------------------------------------------------
+
+    async def _commit(self, step: _Step) -> Committed | RefusedChangeset:
+        assert step.state is not None
+        services = self._services
+        context_process = (await services.definitions.get(step.state.definition_id)).process
+        changes = row_changes(step.facts, step.state, context_process)
+        births = services.births.reserve(changes.new_tasks)
+        began = services.ports.clock.monotonic()
+        try:
+            outcome = await services.committer.submit(self._changeset(step, changes, births))
+        except BaseException:
+            services.births.give_back(births)
+            raise
+        if isinstance(outcome, RefusedChangeset):
+            services.births.give_back(births)
+            return outcome
+        assert isinstance(outcome, Committed)
+        self._state, self._version = step.state, outcome.version
+        services.listener.stepped(self.instance_id, step.state, changes, outcome, began)
+        for task_id in outcome.drained_ready:
+            self.mailbox.put_unbounded(Envelope(EndDraining(task_id), Reply()))
+        return outcome
+
+    def _changeset(self, step: _Step, changes: RowChanges, births: tuple[BirthLease, ...]) -> Changeset:
+        state = step.state
+        assert state is not None
+        started = self._version == 0
+        key = state.definition_id.rpartition(":")[0]
+        snapshot_due = (self._version + 1) % _SNAPSHOT_EVERY_STEPS == 0
+        return Changeset(
+            instance_id=self.instance_id,
+            expected_version=self._version,
+            at_ms=self._services.ports.clock.wall_ms(),
+            facts=step.facts,
+            changes=changes,
+            new_instance=NewInstance(state.definition_id, key, state.business_key) if started else None,
+            endings=step.endings,
+            birth_leases=births,
+            messages_consumed=tuple(_messages(step.accepted)),
+            snapshot=encode_state(state) if snapshot_due else None,
+        )
+
+    # --- answering -------------------------------------------------------------------------------------------------
+
+    async def _settle(self, step: _Step) -> None:
+        for envelope in step.accepted:
+            envelope.reply.set(LeaseAnswerKind.DONE)
+        await self._refuse(step.refused)
+
+    async def _refuse(self, refused: Sequence[tuple[Envelope, CallerError]]) -> None:
+        """Refusals rest on what is durable now; what a worker asks for again gets the recorded answer."""
+        for envelope, refusal in refused:
+            repeat = _repeat_of(envelope.command)
+            if isinstance(refusal, NotOpen) and repeat is not None:
+                answer = await self._services.committer.submit(repeat)
+                assert isinstance(answer, LeaseAnswer)
+                _answer_lease(envelope, answer)
+            else:
+                envelope.reply.fail(refusal)
+
+    def _refuse_guarded(self, step: _Step, refused: RefusedChangeset) -> None:
+        """Refuse the one command whose guard failed; the loop decides the others again."""
+        for envelope in step.accepted:
+            if refused.subject in _subjects(envelope.command):
+                if refused.answer is not None:
+                    _answer_lease(envelope, refused.answer)
+                else:
+                    envelope.reply.fail(Conflict(f"{refused.guard.value} {refused.subject} is not there any more"))
+                return
+        raise InvariantBroken(f"instance {self.instance_id}: {refused.guard.value} guard of {refused.subject} failed")
+
+
+def _answer_lease(envelope: Envelope, answer: LeaseAnswer) -> None:
+    kind = answer.kind
+    if kind in (LeaseAnswerKind.DONE, LeaseAnswerKind.REPEATED):
+        envelope.reply.set(kind)
+    elif kind is LeaseAnswerKind.UNKNOWN:
+        envelope.reply.fail(NotFound("there is no such task"))
+    else:
+        envelope.reply.fail(PeerError(f"the lease is not valid any more ({kind.value})", code=kind.value))
+
+
+def _messages(envelopes: Sequence[Envelope]) -> list[str]:
+    commands = (envelope.command for envelope in envelopes)
+    starting = (command for command in commands if isinstance(command, CorrelateMessage | StartInstance))
+    return [command.message_id for command in starting if command.message_id is not None]
+
+
+def _subjects(command: Command) -> tuple[str, ...]:
+    """The ids of rows that a command's guards may name."""
+    match command:
+        case CompleteTask() | ThrowBpmnError() | EndTaskInFailure() | EndDraining():
+            return (command.task_id,)
+        case CorrelateMessage():
+            return (command.message_id, command.subscription_id)
+        case StartInstance():
+            return (command.message_id,) if command.message_id is not None else ()
+        case FireTimer():
+            return (command.timer_id,)
+        case ResolveIncident():
+            return (command.incident_id,)
+        case _:
+            return ()
+
+
+def _repeat_of(command: Command) -> CheckRepeat | None:
+    match command:
+        case CompleteTask():
+            kind = OutcomeKind.COMPLETE
+        case ThrowBpmnError():
+            kind = OutcomeKind.BPMN_ERROR
+        case EndTaskInFailure() if command.request_digest is not None:
+            kind = OutcomeKind.FAIL
+        case _:
+            return None
+    assert command.request_digest is not None
+    return CheckRepeat(command.task_id, command.fence, kind, command.request_digest, command.worker_id)
+
+
+def _endings(command: Command, decision: Decision) -> list[TaskEnding]:
+    return [_ending(command, final) for final in decision.endings]
+
+
+def _ending(command: Command, final: TaskFinal) -> TaskEnding:
+    match command:
+        case CompleteTask():
+            return TaskEnding(
+                final.task_id,
+                command.fence,
+                final.final_state,
+                OutcomeKind.COMPLETE,
+                command.request_digest,
+                worker_id=command.worker_id,
+            )
+        case ThrowBpmnError():
+            return TaskEnding(
+                final.task_id,
+                command.fence,
+                final.final_state,
+                OutcomeKind.BPMN_ERROR,
+                command.request_digest,
+                message=f"{command.error_code}: {command.message}" if command.message else command.error_code,
+                details=dumps(command.details),
+                worker_id=command.worker_id,
+            )
+        case EndTaskInFailure():
+            return TaskEnding(
+                final.task_id,
+                command.fence,
+                final.final_state,
+                OutcomeKind.FAIL if command.request_digest is not None else None,
+                command.request_digest,
+                message=command.message,
+                details=dumps(command.details) if command.details is not None else None,
+                worker_id=command.worker_id,
+            )
+        case EndDraining():
+            return TaskEnding(final.task_id, None, final.final_state, None, None)
+        case _:
+            raise InvariantBroken(f"{type(command).__name__} ended a task")

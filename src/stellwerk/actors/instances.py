@@ -1,0 +1,84 @@
+"""The live instances of a node: one actor for each, started when a command comes and passivated when idle."""
+
+from __future__ import annotations
+
+import trio
+
+from stellwerk.actors.instance import Envelope, InstanceActor, InstanceServices
+from stellwerk.actors.mailbox import MailboxClosed
+from stellwerk.errors import InvariantBroken
+
+__all__ = ["Instances"]
+
+_SWEEP_SECONDS = 1.0
+
+
+class Instances:
+    """A fault in one instance never stops another: its actor is logged, dropped and comes back from the store."""
+
+    def __init__(self, services: InstanceServices, nursery: trio.Nursery) -> None:
+        self._services = services
+        self._nursery = nursery
+        self._live: dict[str, tuple[InstanceActor, trio.CancelScope]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def post(self, instance_id: str, envelope: Envelope, *, fresh: bool = False) -> None:
+        """Put a command into the instance's mailbox; waits while it is full. The envelope's reply gets the answer."""
+        while True:
+            live = self._live.get(instance_id)
+            actor = live[0] if live is not None else self._start(instance_id, fresh)
+            try:
+                await actor.mailbox.put(envelope)
+            except MailboxClosed:
+                fresh = False
+            else:
+                return
+
+    def _start(self, instance_id: str, fresh: bool) -> InstanceActor:
+        actor = InstanceActor(instance_id, self._services, fresh=fresh)
+        scope = trio.CancelScope()
+        self._live[instance_id] = (actor, scope)
+        self._nursery.start_soon(self._run, actor, scope, name=f"instance {instance_id}")
+        return actor
+
+    async def _run(self, actor: InstanceActor, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await actor.run()
+        except Exception:  # the boundary of one instance
+            self._services.ports.log.exception("instance failed and is dropped", instance=actor.instance_id)
+            self._drop(actor, InvariantBroken(f"instance {actor.instance_id} failed; the request may be repeated"))
+        except BaseException:
+            self._drop(actor, InvariantBroken("the engine stops; the request may be repeated"))
+            raise
+
+    def _drop(self, actor: InstanceActor, error: InvariantBroken) -> None:
+        live = self._live.get(actor.instance_id)
+        if live is not None and live[0] is actor:
+            del self._live[actor.instance_id]
+        for envelope in [*actor.busy, *actor.mailbox.close()]:
+            if not envelope.reply.answered:
+                envelope.reply.fail(error)
+
+    async def passivate_idle(self) -> None:
+        """Sweep for ever: end the actors that were idle for long, and the longest idle ones when there are too many."""
+        clock, limits = self._services.ports.clock, self._services.limits
+        while True:
+            await clock.sleep(_SWEEP_SECONDS)
+            oldest_allowed = clock.monotonic() - limits.instance_idle_ms / 1000
+            idle = sorted(
+                ((actor.last_active, actor.instance_id) for actor, _ in self._live.values() if actor.idle),
+            )
+            too_many = len(self._live) - limits.live_instances_max
+            for position, (last_active, instance_id) in enumerate(idle):
+                if last_active < oldest_allowed or position < too_many:
+                    self._passivate(instance_id)
+
+    def _passivate(self, instance_id: str) -> None:
+        # No checkpoint between looking and cancelling: nobody can post to an actor that is about to end.
+        actor, scope = self._live[instance_id]
+        if actor.idle:
+            del self._live[instance_id]
+            scope.cancel()

@@ -1,0 +1,125 @@
+"""The leases that workers connected to this node hold, as far as this node knows. Memory hints; the rows judge.
+
+Room is derived, never counted: what a worker can still take is its ``max_tasks`` less the leases that stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import attrs
+
+from stellwerk.core.external_task import ExternalTask, Holder
+
+__all__ = ["HeldLease", "LeaseBook", "Subscription", "WorkerLink", "deadline_of"]
+
+
+class WorkerLink(Protocol):
+    """What a dispatcher needs of a worker's session."""
+
+    holder: Holder
+
+    @property
+    def accepts_work(self) -> bool:
+        """Connected, heard lately, confirming what it gets, and neither it nor the node is draining."""
+
+    @property
+    def heartbeat_ms(self) -> int: ...
+
+    def vouches_for(self, task_id: str, fence: int) -> bool:
+        """Its last report is younger than two heartbeats and contains the lease (consistency.md 18)."""
+
+    def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None: ...
+
+    def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None: ...
+
+    def revoked(self, leases: Sequence[tuple[str, int]], reason: str) -> None: ...
+
+
+@attrs.define(eq=False)
+class Subscription:
+    """One session's room for one topic."""
+
+    link: WorkerLink
+    topic: str
+    max_tasks: int = 0
+    lock_duration_ms: int = 30_000
+    leases: dict[str, HeldLease] = attrs.field(factory=dict, repr=False)
+    reserved: int = 0
+    """Leases that are being asked of the store."""
+
+    @property
+    def room(self) -> int:
+        if not self.link.accepts_work:
+            return 0
+        return max(0, self.max_tasks - len(self.leases) - self.reserved)
+
+
+@attrs.define(eq=False)
+class HeldLease:
+    task_id: str
+    fence: int
+    instance_id: str
+    subscription: Subscription
+    duration_ms: int
+    single_try: bool
+    deadline: float
+    """Monotonic seconds, counted from before the store call that gave or renewed it: never later than the row's."""
+
+    @property
+    def link(self) -> WorkerLink:
+        return self.subscription.link
+
+
+def deadline_of(task: ExternalTask, began: float) -> float:
+    """Until when the lease can be trusted: what was left of it in the store's transaction, counted from before that.
+
+    ``updated_at_ms`` is the instant of that transaction, on the clock of ``until_ms``.
+    """
+    assert task.lease is not None
+    return began + (task.lease.until_ms - task.updated_at_ms) / 1000
+
+
+class LeaseBook:
+    """All held leases of the node, by task."""
+
+    def __init__(self) -> None:
+        self._by_task: dict[str, HeldLease] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_task)
+
+    def __iter__(self) -> Iterator[HeldLease]:
+        return iter(list(self._by_task.values()))
+
+    def add(self, task: ExternalTask, subscription: Subscription, began: float) -> HeldLease:
+        """Note the lease that `task` carries. ``began``: monotonic seconds from before the store call."""
+        assert task.lease is not None
+        self.remove(task.task_id)
+        held = HeldLease(
+            task_id=task.task_id,
+            fence=task.fence,
+            instance_id=task.instance_id,
+            subscription=subscription,
+            duration_ms=task.lease.duration_ms,
+            single_try=task.single_try,
+            deadline=deadline_of(task, began),
+        )
+        self._by_task[task.task_id] = held
+        subscription.leases[task.task_id] = held
+        return held
+
+    def get(self, task_id: str, fence: int | None = None) -> HeldLease | None:
+        held = self._by_task.get(task_id)
+        if held is None or (fence is not None and held.fence != fence):
+            return None
+        return held
+
+    def remove(self, task_id: str, fence: int | None = None) -> HeldLease | None:
+        """Forget the lease (of this fence, if one is given)."""
+        held = self.get(task_id, fence)
+        if held is not None:
+            del self._by_task[task_id]
+            held.subscription.leases.pop(task_id, None)
+        return held

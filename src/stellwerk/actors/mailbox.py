@@ -1,0 +1,134 @@
+"""Bounded mailboxes and one-shot replies: how actors talk to each other.
+
+A deque with a parking lot costs a fraction of a memory channel, and a woken actor takes all that lies in its mailbox.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+__all__ = ["Mailbox", "MailboxClosed", "MailboxStatistics", "Reply"]
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class MailboxStatistics:
+    waiting: int
+    capacity: int
+    senders_waiting: int
+
+
+class MailboxClosed(Exception):
+    """Its actor is gone; the item was not taken."""
+
+
+class Mailbox(Generic[T]):
+    """Many senders, one receiver, at most `capacity` items; a sender waits for room."""
+
+    def __init__(self, capacity: int) -> None:
+        self._items: deque[T] = deque()
+        self._capacity = capacity
+        self._receiver = trio.lowlevel.ParkingLot()
+        self._senders = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Mailbox {len(self._items)}/{self._capacity}>"
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits in it or for it."""
+        return not self._items and not self._senders
+
+    async def put(self, item: T) -> None:
+        """:raises MailboxClosed: the actor ended before there was room."""
+        while len(self._items) >= self._capacity and not self._closed:
+            await self._senders.park()
+        if self._closed:
+            raise MailboxClosed
+        self.put_unbounded(item)
+
+    def close(self) -> list[T]:
+        """Take what is left; senders that wait, or come later, get `MailboxClosed`."""
+        self._closed = True
+        left = list(self._items)
+        self._items.clear()
+        self._senders.unpark_all()
+        return left
+
+    def put_unbounded(self, item: T) -> None:
+        """Without asking for room: for an actor's messages to itself, whose number follows from its own bounds."""
+        self._items.append(item)
+        self._receiver.unpark()
+
+    async def get_all(self, items_max: int | None = None) -> list[T]:
+        """Wait for at least one item, then take what is there, at most `items_max`."""
+        while not self._items:
+            await self._receiver.park()
+        return self.take(items_max)
+
+    def take(self, items_max: int | None = None) -> list[T]:
+        """What is there now, possibly nothing."""
+        if items_max is None or len(self._items) <= items_max:
+            taken = list(self._items)
+            self._items.clear()
+        else:
+            taken = [self._items.popleft() for _ in range(items_max)]
+        if taken:
+            self._senders.unpark(count=len(taken))
+        return taken
+
+    def statistics(self) -> MailboxStatistics:
+        return MailboxStatistics(len(self._items), self._capacity, len(self._senders))
+
+
+class Reply(Generic[T]):
+    """An answer that comes once: a value or an error. Either somebody waits for it, or a callback takes it."""
+
+    __slots__ = ("_arrived", "_callback", "_error", "_value", "answered")
+
+    def __init__(self, callback: Callable[[Reply[T]], None] | None = None) -> None:
+        self._callback = callback
+        self._arrived: trio.Event | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.answered = False
+
+    def set(self, value: T) -> None:
+        self._value = value
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.answered, "a reply is answered once"
+        self.answered = True
+        if self._arrived is not None:
+            self._arrived.set()
+        if self._callback is not None:
+            self._callback(self)
+
+    def result(self) -> T:
+        """The value, or the error raised. Only after it was answered."""
+        assert self.answered
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    async def wait(self) -> T:
+        if not self.answered:
+            if self._arrived is None:
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self.result()

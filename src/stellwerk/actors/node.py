@@ -1,0 +1,448 @@
+"""A node: all actors of one engine process, wired together, and what one can ask of them.
+
+Everything comes in through ports; there is no module-level state. Several nodes may run in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import attrs
+import trio
+
+from stellwerk.actors.births import TopicBirths
+from stellwerk.actors.clockwork import Clockwork
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.definitions import Definitions, Deployment
+from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher, ready_hint
+from stellwerk.actors.instance import Envelope, InstanceServices
+from stellwerk.actors.instances import Instances
+from stellwerk.actors.leases import LeaseBook, WorkerLink
+from stellwerk.actors.mailbox import Reply
+from stellwerk.actors.requests import SessionStatistics
+from stellwerk.actors.session import WorkerSession
+from stellwerk.actors.supervisor import supervise
+from stellwerk.actors.views import EndWaiters, InstanceView, view_of
+from stellwerk.core.changes import RowChanges
+from stellwerk.core.commands import (
+    CancelInstance,
+    Command,
+    CompleteUserTask,
+    EndDraining,
+    EndTaskInFailure,
+    FailureKind,
+    ResolveIncident,
+    StartInstance,
+)
+from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.core.instance import InstanceState
+from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, NotFound, StellwerkError
+from stellwerk.ids import derived_id
+from stellwerk.json_values import JsonObject, canonical_object, dumps
+from stellwerk.limits import Limits
+from stellwerk.model.process import FailurePolicy
+from stellwerk.ports import (
+    Committed,
+    DefinitionRow,
+    InstanceSummary,
+    LeaseAnswerKind,
+    MessageRow,
+    Ports,
+    PublishMessage,
+    ReadyTask,
+    Resumed,
+    ResumeSession,
+)
+from stellwerk.wire.messages import Hello, NackCode
+
+__all__ = ["Node", "NodeConfig", "run_node"]
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    limits: Limits = attrs.field(factory=Limits)
+    failure_policy: FailurePolicy | None = None
+    """For models that say nothing of their own; None: as fits the dialect."""
+    retries_default: int = 3
+    lock_expiries_max: int = 10
+
+
+class Node:
+    """See `run_node`. All methods may be called from any task of the trio run that the node lives in."""
+
+    def __init__(self, ports: Ports, config: NodeConfig, nursery: trio.Nursery) -> None:
+        self.ports = ports
+        self.config = config
+        self.limits = config.limits
+        self.session_statistics = SessionStatistics()
+        self.leases = LeaseBook()
+        self.committer = Committer(ports, config.limits)
+        self.definition_cache = Definitions(ports, self.committer, config.limits)
+        self.births = TopicBirths(self.dispatcher)
+        self.clockwork = Clockwork(self)
+        self.draining = False
+        self._nursery = nursery
+        self._waiters = EndWaiters()
+        self._sessions: dict[str, WorkerSession] = {}
+        self._dispatchers: dict[str, TopicDispatcher] = {}
+        self._instances = Instances(self._instance_services(), nursery)
+
+    def _instance_services(self) -> InstanceServices:
+        return InstanceServices(
+            ports=self.ports,
+            committer=self.committer,
+            definitions=self.definition_cache,
+            births=self.births,
+            listener=self,
+            limits=self.limits,
+            failure_policy=self.config.failure_policy,
+            retries_default=self.config.retries_default,
+            lock_expiries_max=self.config.lock_expiries_max,
+        )
+
+    def start(self) -> None:
+        """Start the services; each is supervised."""
+        self._supervise("committer", self.committer.run)
+        self._supervise("passivation", self._instances.passivate_idle)
+        self._supervise("locks", self.clockwork.reclaim_locks)
+        self._supervise("timers", self.clockwork.fire_timers)
+        self._supervise("messages", self.clockwork.correlate_messages)
+        self._supervise("draining", self.clockwork.end_drained)
+
+    def _supervise(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await supervise(name, service, clock=self.ports.clock, log=self.ports.log)
+
+        self._nursery.start_soon(run, name=name)
+
+    # --- definitions and instances ---------------------------------------------------------------------------------
+
+    async def deploy(
+        self,
+        files: Sequence[tuple[str, bytes]],
+        *,
+        failure_policy: FailurePolicy | None = None,
+        adopt_java: bool = False,
+    ) -> Deployment:
+        """Deploy BPMN files (name, content): all of them or none.
+
+        :raises DeployRefused: with every finding in every file.
+        """
+        deployment = await self.definition_cache.deploy(files, failure_policy, adopt_java)
+        self.clockwork.match_messages()
+        return deployment
+
+    async def definitions(self) -> Sequence[DefinitionRow]:
+        return await self.ports.store.definitions()
+
+    async def start_instance(
+        self,
+        process_key: str,
+        variables: JsonObject,
+        *,
+        business_key: str | None = None,
+        request_id: str | None = None,
+        start_event_id: str | None = None,
+        version: int | None = None,
+    ) -> str:
+        """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
+        deployed = await self.definition_cache.latest(process_key, version)
+        instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
+        command = StartInstance(
+            instance_id,
+            deployed.row.definition_id,
+            self._payload(variables),
+            business_key=business_key,
+            start_event_id=start_event_id,
+        )
+        if request_id is not None and await self.ports.store.instance(instance_id) is not None:
+            return instance_id
+        reply: Reply[LeaseAnswerKind] = Reply()
+        await self._instances.post(instance_id, Envelope(command, reply), fresh=request_id is None)
+        try:
+            await reply.wait()
+        except StellwerkError:
+            # Two requests with one request_id at the same moment: the other one started it.
+            if request_id is None or await self.ports.store.instance(instance_id) is None:
+                raise
+        return instance_id
+
+    async def cancel_instance(self, instance_id: str, reason: str) -> None:
+        await self._ask(instance_id, CancelInstance(reason))
+
+    async def complete_user_task(self, user_task_id: str, variables: JsonObject) -> None:
+        """:raises NotFound: there is no such open user task."""
+        row = await self._find(await self.ports.store.user_tasks(), "user_task_id", user_task_id)
+        await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
+
+    async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
+        """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
+        if retries < 1:
+            raise InvalidInput("retries must be at least 1")
+        row = await self._find(await self.ports.store.incidents(), "incident_id", incident_id)
+        await self._ask(str(row["instance_id"]), ResolveIncident(incident_id, retries))
+
+    @staticmethod
+    async def _find(rows: Sequence[Mapping[str, object]], name: str, value: str) -> Mapping[str, object]:
+        for row in rows:
+            if row[name] == value:
+                return row
+        raise NotFound(f"there is no open {name.removesuffix('_id').replace('_', ' ')} {value}")
+
+    async def publish_message(
+        self,
+        name: str,
+        key: str,
+        variables: JsonObject,
+        *,
+        ttl_ms: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
+
+        The same ``message_id`` again is no second message.
+        """
+        now_ms = self.ports.clock.wall_ms()
+        message = MessageRow(
+            message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
+            name=name,
+            key=key,
+            variables=dumps(self._payload(variables)),
+            published_at_ms=now_ms,
+            expires_at_ms=now_ms + (self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
+        )
+        await self.committer.submit(PublishMessage(message))
+        self.clockwork.match_messages()
+        return message.message_id
+
+    def _payload(self, variables: JsonObject) -> JsonObject:
+        """Canonical, and not larger than what can also be delivered."""
+        canonical = canonical_object(variables)
+        size = len(dumps(canonical))
+        if size > self.limits.payload_bytes_max:
+            raise LimitExceeded(f"the variables have {size} bytes, at most {self.limits.payload_bytes_max} are allowed")
+        return canonical
+
+    async def _ask(self, instance_id: str, command: Command) -> None:
+        reply: Reply[LeaseAnswerKind] = Reply()
+        await self.post(instance_id, Envelope(command, reply))
+        await reply.wait()
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def instances(
+        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Sequence[InstanceSummary]:
+        return await self.ports.store.instances(status=status, process_key=process_key, limit=limit, after=after)
+
+    async def view(self, instance_id: str) -> InstanceView:
+        """:raises NotFound: there is no such instance."""
+        return await view_of(self.ports.store, instance_id)
+
+    async def user_tasks(self) -> Sequence[Mapping[str, object]]:
+        return await self.ports.store.user_tasks()
+
+    async def incidents(self) -> Sequence[Mapping[str, object]]:
+        return await self.ports.store.incidents()
+
+    async def wait_for_end(
+        self, instance_id: str, *, timeout_seconds: float | None = None, or_incident: bool = False
+    ) -> InstanceSummary:
+        """Wait until the instance ends (or, if asked, an incident is open), and give what stands in the store then.
+
+        When time is up the summary as it is. :raises NotFound: there is no such instance.
+        """
+        deadline = None if timeout_seconds is None else self.ports.clock.monotonic() + timeout_seconds
+        with self._waiters.watching(instance_id) as waiter:
+            while True:
+                summary = await self.ports.store.instance(instance_id)
+                if summary is None:
+                    raise NotFound(f"there is no instance {instance_id}")
+                if summary.status != "RUNNING" or (or_incident and await self.ports.store.incidents(instance_id)):
+                    return summary
+                left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
+                if left <= 0:
+                    return summary
+                with trio.move_on_after(left):
+                    await waiter.wait()
+
+    def statistics(self) -> Mapping[str, object]:
+        """Figures for operators."""
+        topics = {
+            topic: {
+                "ready_known": dispatcher.ready,
+                "workers": dispatcher.workers,
+                **attrs.asdict(dispatcher.statistics),
+            }
+            for topic, dispatcher in sorted(self._dispatchers.items())
+        }
+        return {
+            "instances_live": len(self._instances),
+            "sessions": len(self._sessions),
+            "leases_held": len(self.leases),
+            "locks_reclaimed": self.clockwork.locks_reclaimed,
+            "requests": attrs.asdict(self.session_statistics),
+            "commits": attrs.asdict(self.committer.statistics),
+            "topics": topics,
+        }
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    async def open_session(self, hello: Hello) -> WorkerSession:
+        """A worker says hello: its leases of this boot move to the new session or are released."""
+        self._check_hello(hello)
+        self._supersede(hello)
+        session = WorkerSession(hello, self.ports.entropy.uuid(), self)
+        self._sessions[session.session_id] = session
+        try:
+            holding = tuple((lease.task_id, lease.fence) for lease in hello.holding)
+            began = self.ports.clock.monotonic()
+            resumed = await self.committer.submit(ResumeSession(session.holder, holding))
+            assert isinstance(resumed, Resumed)
+        except BaseException:
+            session.closed = True
+            self._sessions.pop(session.session_id, None)
+            raise
+        kept = [self.leases.add(task, session.subscription(task.topic), began) for task in resumed.kept]
+        for task in resumed.released:
+            self.leases.remove(task.task_id)
+            self.returned(task)
+        session.welcome(resumed, kept)
+        for held in kept:
+            self.dispatcher(held.subscription.topic).watch(held)
+        self.spawn(session.watch)
+        if self.draining:
+            session.go_away("the node drains", 0)
+        return session
+
+    def _check_hello(self, hello: Hello) -> None:
+        for name, value in (("worker_id", hello.worker_id), ("boot_id", hello.boot_id)):
+            if not value or len(value) > self.limits.id_chars_max:
+                raise InvalidInput(f"1 to {self.limits.id_chars_max} characters are expected @ $.{name}")
+        if hello.session_no < 1:
+            raise InvalidInput("session_no counts from 1 @ $.session_no")
+
+    def _supersede(self, hello: Hello) -> None:
+        """Take-over applies within one boot: two processes may share a worker_id (consistency.md 17)."""
+        for session in list(self._sessions.values()):
+            if session.hello.boot_id != hello.boot_id:
+                continue
+            if session.hello.session_no >= hello.session_no:
+                raise Superseded(f"session {session.hello.session_no} of this process is connected")
+            session.close(NackCode.SUPERSEDED, "a newer session of this process connected")
+
+    def session_ended(self, link: WorkerLink) -> None:
+        session = self._sessions.pop(link.holder.session_id, None)
+        if session is not None:
+            for topic in session.topics:
+                self.dispatcher(topic).forget(link)
+
+    async def drain(self, seconds: float) -> None:
+        """Tell the workers to finish and reconnect elsewhere; wait until they are gone, at most so long."""
+        self.draining = True
+        for session in list(self._sessions.values()):
+            session.go_away("the node drains", int(seconds * 1000))
+        deadline = self.ports.clock.monotonic() + seconds
+        while self._sessions and self.ports.clock.monotonic() < deadline:
+            await self.ports.clock.sleep(0.02)
+
+    def dispatcher(self, topic: str) -> TopicDispatcher:
+        found = self._dispatchers.get(topic)
+        if found is None:
+            services = DispatcherServices(self.ports, self.committer, self.leases, self.limits)
+            found = self._dispatchers[topic] = TopicDispatcher(topic, services)
+            self._supervise(f"dispatcher {topic}", found.run)
+        return found
+
+    def wake_dispatchers(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.dispatcher(topic).wake()
+
+    def returned(self, task: ExternalTask) -> None:
+        """A lease ended and left the task behind: to be handed out again now or later, or ended if it drains."""
+        if task.state is not TaskState.READY:
+            return
+        if task.draining:
+            self.spawn(self.post, task.instance_id, Envelope(EndDraining(task.task_id), Reply()))
+        else:
+            self.dispatcher(task.topic).returned(task, task.updated_at_ms)
+
+    def undeliverable(self, task: ExternalTask, bytes_needed: int) -> None:
+        """The task fits into no frame: it becomes an incident and never blocks the topic (protocol rule 7)."""
+        self.leases.remove(task.task_id, task.fence)
+        message = f"the task needs {bytes_needed} bytes, a frame has at most {self.limits.frame_bytes_max}"
+        command = EndTaskInFailure(task.task_id, task.fence, FailureKind.UNDELIVERABLE, message)
+        self.spawn(self.post, task.instance_id, Envelope(command, Reply()))
+
+    # --- between the actors ----------------------------------------------------------------------------------------
+
+    async def post(self, instance_id: str, envelope: Envelope) -> None:
+        await self._instances.post(instance_id, envelope)
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        self._nursery.start_soon(self._run_background, function, arguments)
+
+    async def _run_background(self, function: Callable[..., Awaitable[None]], arguments: tuple[object, ...]) -> None:
+        try:
+            await function(*arguments)
+        except StellwerkError as error:
+            self.ports.log.warning("background work not done", what=function.__name__, reason=error.message)
+        except Exception:  # a fault there must not take the node with it
+            self.ports.log.exception("background work failed", what=function.__name__)
+
+    def stepped(
+        self, instance_id: str, state: InstanceState, changes: RowChanges, committed: Committed, began: float
+    ) -> None:
+        """A step is durable: wake whoever has to act on it (hints only; each has a poll behind it)."""
+        self._revoke(committed)
+        self.births.born(committed.born_leased, began)
+        born = {task.task_id for task in committed.born_leased}
+        for task in changes.new_tasks:
+            if task.task_id not in born:
+                hint = ReadyTask(-task.priority, committed.now_ms, task.task_id, task.lock_duration_ms)
+                self.dispatcher(task.topic).task_ready(hint)
+        for requeue in changes.requeued_tasks:
+            self.spawn(self._requeued, requeue.task_id)
+        for timer in changes.timers_armed:
+            self.clockwork.timer_armed(timer.due_at_ms)
+        if changes.subscriptions_opened:
+            self.clockwork.match_messages()
+        if changes.status is not None or changes.incidents_opened:
+            self._waiters.changed(instance_id)
+
+    def _revoke(self, committed: Committed) -> None:
+        for revoked in committed.revoked:
+            held = self.leases.remove(revoked.task_id, revoked.fence)
+            if held is not None:
+                held.link.revoked([(revoked.task_id, revoked.fence)], "cancelled")
+                self.dispatcher(revoked.topic).wake()
+
+    async def _requeued(self, task_id: str) -> None:
+        task = await self.ports.store.task(task_id)
+        if task is not None and task.state is TaskState.READY:
+            self.dispatcher(task.topic).task_ready(ready_hint(task))
+
+
+_FOREVER = float("inf")
+
+
+class Superseded(CallerError):
+    code = NackCode.SUPERSEDED
+
+
+async def run_node(
+    ports: Ports, config: NodeConfig, *, task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Open the store and run a node until cancelled. Starts with the `Node`.
+
+    :raises StoreUnavailable: the store cannot be opened (another engine has it, say).
+    """
+    await ports.store.open()
+    try:
+        async with trio.open_nursery() as nursery:
+            node = Node(ports, config, nursery)
+            node.start()
+            task_status.started(node)
+    finally:
+        with trio.CancelScope(shield=True):
+            await ports.store.close()

@@ -1,0 +1,298 @@
+"""What a worker asks about a lease: complete, fail, bpmn_error, extend, release. One answer for each, after the commit.
+
+Nothing here waits for a commit: requests of one frame land in the same batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.dispatcher import TopicDispatcher
+from stellwerk.actors.instance import Envelope
+from stellwerk.actors.leases import LeaseBook, WorkerLink
+from stellwerk.actors.mailbox import Reply
+from stellwerk.core.commands import Command, CompleteTask, EndTaskInFailure, FailureKind, ThrowBpmnError
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.errors import CallerError, NotFound, PeerError, StellwerkError
+from stellwerk.json_values import JsonValue, canonical, canonical_object, digest, dumps, loads
+from stellwerk.limits import Limits
+from stellwerk.ports import (
+    ExtendLease,
+    FailTask,
+    LeaseAnswer,
+    LeaseAnswerKind,
+    Operation,
+    Outcome,
+    Ports,
+    ReleaseLease,
+    ReleaseLeases,
+)
+from stellwerk.wire.messages import BpmnErrorReport, Complete, Extend, Fail, Release
+
+__all__ = ["RequestServices", "SessionStatistics", "WorkerRequests"]
+
+WorkerRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Extend | Release
+
+_RELEASING = (Complete, Fail, BpmnErrorReport, Release)
+"""Requests that end the lease when they succeed."""
+
+
+@attrs.define
+class SessionStatistics:
+    revoked: int = 0
+    taken_back: int = 0
+    completed: int = 0
+    failed: int = 0
+    repeated: int = 0
+
+
+class RequestServices(Protocol):
+    """What the sessions of a node share (given by the node)."""
+
+    ports: Ports
+    committer: Committer
+    leases: LeaseBook
+    limits: Limits
+    session_statistics: SessionStatistics
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run in the background, supervised: a failure is logged."""
+
+    async def post(self, instance_id: str, envelope: Envelope) -> None:
+        """Put a command into an instance's mailbox."""
+
+    def dispatcher(self, topic: str) -> TopicDispatcher: ...
+
+    def wake_dispatchers(self, topics: Iterable[str]) -> None: ...
+
+    def returned(self, task: ExternalTask) -> None:
+        """A lease ended without the task: READY again, now or later (or to be ended, if it drains)."""
+
+    def undeliverable(self, task: ExternalTask, bytes_needed: int) -> None: ...
+
+    def session_ended(self, link: WorkerLink) -> None: ...
+
+
+class Requester(WorkerLink, Protocol):
+    """The session that the requests belong to."""
+
+    pending: Counter[tuple[str, int]]
+
+    def acknowledge(self, ref: int) -> None: ...
+
+    def refuse(self, ref: int, error: StellwerkError) -> None: ...
+
+    def finished(self, task_id: str, fence: int) -> None: ...
+
+    def check_lock_duration(self, duration_ms: int) -> None: ...
+
+
+class WorkerRequests:
+    def __init__(self, session: Requester, services: RequestServices) -> None:
+        self._session = session
+        self._services = services
+
+    async def handle(self, request: WorkerRequest) -> None:
+        key = (request.task_id, request.fence)
+        self._session.pending[key] += 1
+        try:
+            await self._start(request)
+        except CallerError as error:
+            self._answer(request, error)
+
+    async def _start(self, request: WorkerRequest) -> None:
+        match request:
+            case Complete():
+                await self._complete(request)
+            case BpmnErrorReport():
+                await self._bpmn_error(request)
+            case Fail():
+                await self._fail(request)
+            case Extend():
+                await self._extend(request)
+            case Release():
+                await self._release(request)
+
+    # --- requests that the instance decides ------------------------------------------------------------------------
+
+    async def _complete(self, request: Complete) -> None:
+        variables = self._value(bytes(request.variables), "$.variables")
+        await self._command(
+            request,
+            CompleteTask(
+                request.task_id,
+                request.fence,
+                variables,
+                digest(variables),
+                self._session.holder.worker_id,
+            ),
+        )
+
+    async def _bpmn_error(self, request: BpmnErrorReport) -> None:
+        variables = canonical_object(self._value(bytes(request.variables), "$.variables"), "$.variables")
+        details = self._value(bytes(request.details), "$.details")
+        code = str(canonical(request.code, "$.code"))
+        message = canonical(request.message, "$.message")
+        assert message is None or isinstance(message, str)
+        await self._command(
+            request,
+            ThrowBpmnError(
+                request.task_id,
+                request.fence,
+                code,
+                message,
+                details,
+                variables,
+                digest([code, message, details, variables]),
+                self._session.holder.worker_id,
+            ),
+        )
+
+    async def _command(self, request: WorkerRequest, command: Command) -> None:
+        def answered(reply: Reply[LeaseAnswerKind]) -> None:
+            self._answer(request, _outcome(reply))
+
+        instance_id = await self._instance_of(request.task_id)
+        await self._services.post(instance_id, Envelope(command, Reply(answered)))
+
+    async def _instance_of(self, task_id: str) -> str:
+        held = self._services.leases.get(task_id)
+        if held is not None:
+            return held.instance_id
+        task = await self._services.ports.store.task(task_id)
+        if task is None:
+            raise NotFound(f"there is no task {task_id}")
+        return task.instance_id
+
+    # --- requests that only the row decides ------------------------------------------------------------------------
+
+    async def _fail(self, request: Fail) -> None:
+        details = self._value(bytes(request.details), "$.details")
+        message = str(canonical(request.message, "$.message"))
+        operation = FailTask(
+            task_id=request.task_id,
+            fence=request.fence,
+            request_digest=digest([message, details, request.retry_after_ms, request.retries]),
+            message=message,
+            details=dumps(details) if details is not None else None,
+            retry_after_ms=request.retry_after_ms,
+            retries=request.retries,
+            worker_id=self._session.holder.worker_id,
+            jitter=self._services.ports.entropy.fraction(),
+        )
+
+        def answered(answer: LeaseAnswer) -> None:
+            if answer.kind is LeaseAnswerKind.NEEDS_INSTANCE:
+                self._services.spawn(self._fail_for_good, request, operation, details)
+                return
+            if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
+                self._services.returned(answer.task)
+            self._answer(request, _lease_outcome(answer))
+
+        await self._operate(request, operation, answered)
+
+    async def _fail_for_good(self, request: Fail, operation: FailTask, details: JsonValue) -> None:
+        command = EndTaskInFailure(
+            request.task_id,
+            request.fence,
+            FailureKind.RETRIES_EXHAUSTED,
+            operation.message,
+            operation.request_digest,
+            details,
+            self._session.holder.worker_id,
+        )
+        try:
+            await self._command(request, command)
+        except StellwerkError as error:
+            self._answer(request, error)
+
+    async def _extend(self, request: Extend) -> None:
+        self._session.check_lock_duration(request.lock_duration_ms)
+        began = self._services.ports.clock.monotonic()
+
+        def answered(answer: LeaseAnswer) -> None:
+            held = self._services.leases.get(request.task_id, request.fence)
+            if answer.kind is LeaseAnswerKind.DONE and answer.task is not None and held is not None:
+                self._services.dispatcher(held.subscription.topic).extended(held, answer.task, began)
+                held.link.renewed([(held, answer.task)])
+            self._answer(request, _lease_outcome(answer))
+
+        await self._operate(request, ExtendLease(request.task_id, request.fence, request.lock_duration_ms), answered)
+
+    async def _release(self, request: Release) -> None:
+        def answered(answer: LeaseAnswer) -> None:
+            if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
+                self._services.returned(answer.task)
+            self._answer(request, _lease_outcome(answer))
+
+        wish = ReleaseLease(request.task_id, request.fence, None, request.started)
+        await self._operate(request, ReleaseLeases((wish,)), answered)
+
+    async def _operate(
+        self, request: WorkerRequest, operation: Operation, answered: Callable[[LeaseAnswer], None]
+    ) -> None:
+        def done(reply: Reply[Outcome]) -> None:
+            try:
+                outcome = reply.result()
+            except StellwerkError as error:
+                self._answer(request, error)
+                return
+            if isinstance(outcome, tuple):
+                (outcome,) = outcome
+            assert isinstance(outcome, LeaseAnswer)
+            answered(outcome)
+
+        await self._services.committer.post(operation, done)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, request: WorkerRequest, outcome: LeaseAnswerKind | StellwerkError) -> None:
+        key = (request.task_id, request.fence)
+        self._session.pending[key] -= 1
+        if not self._session.pending[key]:
+            del self._session.pending[key]
+        if isinstance(outcome, StellwerkError):
+            if isinstance(outcome, PeerError):
+                self._session.finished(*key)
+            self._session.refuse(request.ref, outcome)
+            return
+        self._count(request, outcome)
+        if isinstance(request, _RELEASING):
+            self._session.finished(*key)
+        self._session.acknowledge(request.ref)
+
+    def _count(self, request: WorkerRequest, outcome: LeaseAnswerKind) -> None:
+        statistics = self._services.session_statistics
+        if outcome is LeaseAnswerKind.REPEATED:
+            statistics.repeated += 1
+        elif isinstance(request, Complete | BpmnErrorReport):
+            statistics.completed += 1
+        elif isinstance(request, Fail):
+            statistics.failed += 1
+
+    def _value(self, text: bytes, where: str) -> JsonValue:
+        try:
+            return loads(text, bytes_max=self._services.limits.payload_bytes_max)
+        except CallerError as error:
+            raise type(error)(f"{error.message} in {where}") from None
+
+
+def _outcome(reply: Reply[LeaseAnswerKind]) -> LeaseAnswerKind | StellwerkError:
+    try:
+        return reply.result()
+    except StellwerkError as error:
+        return error
+
+
+def _lease_outcome(answer: LeaseAnswer) -> LeaseAnswerKind | StellwerkError:
+    kind = answer.kind
+    if kind in (LeaseAnswerKind.DONE, LeaseAnswerKind.REPEATED):
+        return kind
+    if kind is LeaseAnswerKind.UNKNOWN:
+        return NotFound("there is no such task")
+    return PeerError(f"the lease is not valid any more ({kind.value})", code=kind.value)

@@ -1,0 +1,34 @@
+"""Supervision: a service that fails is logged and started again; it never takes the node with it.
+
+A failed service keeps nothing in doubt: what it works on stands in the store, and it scans again when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from stellwerk.errors import StoreUnavailable
+from stellwerk.ports import Clock, Log
+
+__all__ = ["supervise"]
+
+_PAUSE_SECONDS_FIRST = 0.05
+_PAUSE_SECONDS_MAX = 2.0
+
+
+async def supervise(name: str, service: Callable[[], Awaitable[None]], *, clock: Clock, log: Log) -> NoReturn:
+    """Run `service` for ever, with growing pauses between failures that follow each other closely."""
+    pause = _PAUSE_SECONDS_FIRST
+    while True:
+        began = clock.monotonic()
+        try:
+            await service()
+        except StoreUnavailable as error:
+            log.warning("store unavailable", service=name, reason=str(error))
+        except Exception:  # the one place where any fault of a service ends
+            log.exception("service failed and starts again", service=name)
+        if clock.monotonic() - began > _PAUSE_SECONDS_MAX:
+            pause = _PAUSE_SECONDS_FIRST
+        await clock.sleep(pause)
+        pause = min(pause * 2, _PAUSE_SECONDS_MAX)

@@ -1,0 +1,92 @@
+"""Reading: one instance whole, and waiting for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from stellwerk.core.evolve import fold
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.core.history import decode_state
+from stellwerk.core.instance import InstanceState, Token
+from stellwerk.errors import NotFound
+from stellwerk.json_values import JsonObject
+from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
+
+__all__ = ["EndWaiters", "InstanceView", "view_of"]
+
+
+@attrs.frozen(kw_only=True)
+class InstanceView:
+    """What stands in the store about one instance."""
+
+    summary: InstanceSummary
+    tokens: tuple[Token, ...]
+    variables: JsonObject
+    """Of the process scope."""
+    steps: Sequence[HistoryStep]
+    tasks: tuple[tuple[ExternalTask, tuple[TaskAttempt, ...]], ...]
+    """Every task with the leases that ended without success; the last lease stands in the task."""
+    incidents: Sequence[Mapping[str, object]]
+    user_tasks: Sequence[Mapping[str, object]]
+
+
+async def view_of(store: Store, instance_id: str) -> InstanceView:
+    """:raises NotFound: there is no such instance."""
+    summary = await store.instance(instance_id)
+    stored = await store.load_instance(instance_id)
+    if summary is None or stored is None:
+        raise NotFound(f"there is no instance {instance_id}")
+    state = state_of(stored)
+    tasks = await store.tasks(instance_id=instance_id)
+    return InstanceView(
+        summary=summary,
+        tokens=tuple(state.tokens.values()),
+        variables=state.variables,
+        steps=await store.history(instance_id),
+        tasks=tuple([(task, tuple(await store.attempts(task.task_id))) for task in tasks]),
+        incidents=await store.incidents(instance_id),
+        user_tasks=await store.user_tasks(instance_id),
+    )
+
+
+def state_of(stored: StoredInstance) -> InstanceState:
+    """Fold what the store kept, as recovery does."""
+    snapshot = decode_state(stored.snapshot) if stored.snapshot is not None else None
+    return fold(None, snapshot, [fact for step in stored.steps for fact in step.facts])
+
+
+class EndWaiters:
+    """Who waits for an instance to end or to meet an incident."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[_Waiter]] = {}
+
+    def changed(self, instance_id: str) -> None:
+        for waiter in self._waiting.get(instance_id, ()):
+            waiter.event.set()
+
+    @contextmanager
+    def watching(self, instance_id: str) -> Iterator[_Waiter]:
+        """Changes from here on are seen: look at the store after entering, then wait, then look again."""
+        waiter = _Waiter()
+        waiters = self._waiting.setdefault(instance_id, [])
+        waiters.append(waiter)
+        try:
+            yield waiter
+        finally:
+            waiters.remove(waiter)
+            if not waiters:
+                self._waiting.pop(instance_id, None)
+
+
+class _Waiter:
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+    async def wait(self) -> None:
+        await self.event.wait()
+        self.event = trio.Event()

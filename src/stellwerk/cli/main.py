@@ -1,0 +1,132 @@
+"""The command ``stellwerk``.
+
+Each command lives in a module of its own, which imports the engine, trio or rich only when it runs: help is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from stellwerk.cli.deploy import deploy
+from stellwerk.cli.instances import cancel, instances, start
+from stellwerk.cli.mistakes import CommandFailed, Mistake
+from stellwerk.cli.operate import complete, incidents, message, resolve, user_tasks
+from stellwerk.cli.output import warn
+from stellwerk.cli.serve import serve
+from stellwerk.cli.show import show
+from stellwerk.cli.worker import worker
+
+__all__ = ["main", "run"]
+
+_INTERRUPTED = 130
+
+_HELP = """\
+A BPMN process engine whose heart is external tasks: durable, leased, fenced, pushed to workers.
+
+See it at work: stellwerk demo
+
+Or step by step, in three terminals:
+
+    stellwerk serve                 # an engine; its data are in stellwerk.db
+    stellwerk worker shop.workers   # the Worker of shop/workers.py
+    stellwerk deploy order.bpmn
+    stellwerk start order --variables '{"amount": 12.5}' --wait
+    stellwerk show INSTANCE
+
+Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use,
+3 no engine reachable. The engine's URL: --url, or STELLWERK_URL.
+"""
+
+_RUNNING = Group("Run", sort_key=1)
+_PROCESSES = Group("Processes", sort_key=2)
+_OPERATING = Group("Operate", sort_key=3)
+
+_COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
+    ("serve", serve, _RUNNING),
+    ("worker", worker, _RUNNING),
+    ("deploy", deploy, _PROCESSES),
+    ("start", start, _PROCESSES),
+    ("show", show, _PROCESSES),
+    ("instances", instances, _PROCESSES),
+    ("message", message, _OPERATING),
+    ("user-tasks", user_tasks, _OPERATING),
+    ("complete", complete, _OPERATING),
+    ("incidents", incidents, _OPERATING),
+    ("resolve", resolve, _OPERATING),
+    ("cancel", cancel, _OPERATING),
+)
+
+
+def _demo(
+    *,
+    orders: Annotated[int, Parameter(help="How many orders.")] = 200,
+    workers: Annotated[int, Parameter(help="How many worker processes.")] = 4,
+    seed: Annotated[int, Parameter(help="Which orders fail, and how.")] = 1,
+    keep: Annotated[bool, Parameter(negative=(), help="Keep database, logs and ledgers.")] = False,
+) -> int:
+    """An order saga with real processes: a worker and the engine are killed on the way, and nothing is lost.
+
+    Exit code 0 when every order was shipped once or compensated in reverse order; that is checked.
+    """
+    if orders < 1 or workers < 1:
+        raise Mistake("--orders and --workers are at least 1")
+    from stellwerk.cli.demo.run import run_demo
+
+    return run_demo(orders=orders, workers=workers, seed=seed, keep=keep)
+
+
+def _make_app() -> App:
+    app = App(
+        name="stellwerk",
+        help=_HELP,
+        help_format="plaintext",
+        version=version("stellwerk"),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(_demo, name="demo", group=_RUNNING)
+    for name, function, group in _COMMANDS:
+        app.command(function, name=name, group=group)
+    return app
+
+
+def run(tokens: Sequence[str]) -> int:
+    """Run a command line; returns the exit code. Whatever is wrong with it becomes a line on stderr."""
+    try:
+        code = _make_app()(list(tokens))
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(Mistake(" ".join(str(error).split())))
+    except CommandFailed as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has enough (as in `… | head`); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: CommandFailed) -> int:
+    for line in str(error).splitlines() or [type(error).__name__]:
+        warn(line if _names_a_place(line) else f"stellwerk: {line}")
+    return error.exit_code
+
+
+def _names_a_place(line: str) -> bool:
+    """``order.bpmn:3:7: …``: as compilers print it, so that editors find the place."""
+    pieces = line.split(":", 3)
+    return len(pieces) == 4 and pieces[1].isdigit() and pieces[2].isdigit()
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,176 @@
+"""Timers and message subscriptions: when they are due, what they are called, and how they are given up."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import attrs
+
+from stellwerk.core import facts as f
+from stellwerk.core.instance import InstanceState, Token
+from stellwerk.core.rules.values import bindings, evaluate_text
+from stellwerk.core.step import Step
+from stellwerk.errors import BpmnFault
+from stellwerk.instants import InstantMs
+from stellwerk.json_values import JsonObject
+from stellwerk.model.expressions import Bindings
+from stellwerk.model.iso8601 import Duration, add, parse_duration, parse_instant
+from stellwerk.model.process import Activity, Event, MessageDefinition, TimerDefinition
+
+__all__ = [
+    "Due",
+    "Key",
+    "Wait",
+    "closings_by_owner",
+    "disarm",
+    "next_of_cycle",
+    "open_wait",
+    "planned_boundary_waits",
+    "planned_wait",
+]
+
+_REPEATS = re.compile(r"R(\d{0,9})/")
+
+
+@attrs.frozen
+class Due:
+    """When a timer fires."""
+
+    node_id: str
+    at_ms: InstantMs
+    repeats_left: int | None
+
+
+@attrs.frozen
+class Key:
+    """Which message is waited for."""
+
+    node_id: str
+    name: str
+    key: str
+
+
+Wait: TypeAlias = Due | Key
+
+
+def planned_wait(step: Step, token: Token, node_id: str, definition: object, variables: JsonObject) -> Wait:
+    """Evaluate what an event waits for; nothing is emitted, so that a fault leaves nothing half done.
+
+    :raises BpmnFault: when its expressions fail or give nothing usable.
+    """
+    seen = bindings(step, token, variables)
+    match definition:
+        case TimerDefinition():
+            return _due(step.context.now_ms, node_id, definition, seen)
+        case MessageDefinition():
+            return _message_key(step.state, node_id, definition, seen)
+        case _:
+            raise BpmnFault(f"waiting for {type(definition).__name__} cannot be run")
+
+
+def _message_key(state: InstanceState, node_id: str, definition: MessageDefinition, seen: Bindings) -> Key:
+    name = evaluate_text("the message's name", definition.name, seen)
+    if definition.correlation_key is None:
+        return Key(node_id, name, state.business_key or "")
+    return Key(node_id, name, evaluate_text("the correlation key", definition.correlation_key, seen))
+
+
+def _due(now_ms: InstantMs, node_id: str, definition: TimerDefinition, seen: Bindings) -> Due:
+    try:
+        if definition.date is not None:
+            return Due(node_id, parse_instant(evaluate_text("the timer's date", definition.date, seen)), 0)
+        if definition.duration is not None:
+            text = evaluate_text("the timer's duration", definition.duration, seen)
+            return Due(node_id, add(now_ms, parse_duration(text)), 0)
+        if definition.cycle is not None:
+            text = evaluate_text("the timer's cycle", definition.cycle, seen)
+            repeats_left, start_ms, interval = _cycle(text)
+            return Due(node_id, add(now_ms, interval) if start_ms is None else start_ms, repeats_left)
+    except ValueError as error:
+        raise BpmnFault(f"timer: {error}") from None
+    raise BpmnFault("the timer has neither date nor duration nor cycle")
+
+
+def _cycle(text: str) -> tuple[int | None, InstantMs | None, Duration]:
+    """``R3/PT10M`` or ``R/2026-01-01T00:00:00Z/P1D`` → repetitions after the first time, start, interval."""
+    match = _REPEATS.match(text.strip())
+    if match is None:
+        raise ValueError(f'"{text}" is no cycle like R3/PT10M')
+    start, _, interval_text = text.strip()[match.end() :].rpartition("/")
+    interval = parse_duration(interval_text)
+    if interval.months <= 0 and interval.ms <= 0:
+        raise ValueError(f'"{text}" has an interval that does not lead forwards')
+    times = int(match[1]) if match[1] else None
+    if times == 0:
+        raise ValueError(f'"{text}" repeats never')
+    return None if times is None else times - 1, parse_instant(start) if start else None, interval
+
+
+def next_of_cycle(step: Step, token: Token, definition: TimerDefinition, due: Due, variables: JsonObject) -> Due | None:
+    """The time after `due`, counted from the schedule. Without an end, times that were missed are left out.
+
+    :raises BpmnFault: as `planned_wait`.
+    """
+    if definition.cycle is None or due.repeats_left == 0:
+        return None
+    try:
+        text = evaluate_text("the timer's cycle", definition.cycle, bindings(step, token, variables))
+        _, _, interval = _cycle(text)
+        at_ms = add(due.at_ms, interval)
+        if due.repeats_left is not None:
+            return Due(due.node_id, at_ms, due.repeats_left - 1)
+        if interval.months == 0 and at_ms < step.context.now_ms:
+            at_ms += (step.context.now_ms - at_ms) // interval.ms * interval.ms
+    except ValueError as error:
+        raise BpmnFault(f"timer: {error}") from None
+    return Due(due.node_id, at_ms, None)
+
+
+def planned_boundary_waits(step: Step, token: Token, node: Activity, variables: JsonObject) -> list[Wait]:
+    """What the timer and message events on an activity's boundary wait for."""
+    waits: list[Wait] = []
+    for event_id in node.boundary_events:
+        event = step.node(event_id)
+        assert isinstance(event, Event), event_id
+        if isinstance(event.definition, TimerDefinition | MessageDefinition):
+            waits.append(planned_wait(step, token, event_id, event.definition, variables))
+    return waits
+
+
+def open_wait(step: Step, wait: Wait, *, token_id: str | None = None, activity_id: str | None = None) -> None:
+    match wait:
+        case Due():
+            step.emit(f.TimerArmed(step.fresh_id(), wait.node_id, wait.at_ms, token_id, activity_id, wait.repeats_left))
+        case Key():
+            step.emit(f.SubscriptionOpened(step.fresh_id(), wait.node_id, wait.name, wait.key, token_id, activity_id))
+
+
+def disarm(step: Step, *owner_ids: str) -> None:
+    """Give up the timers, subscriptions and incidents of a few tokens and activities."""
+    state = step.state
+    closings: list[f.Fact] = []
+    for timer in state.timers.values():
+        if timer.activity_id in owner_ids or timer.token_id in owner_ids:
+            closings.append(f.TimerDisarmed(timer.id))  # noqa: PERF401 (three kinds, one shape)
+    for subscription in state.subscriptions.values():
+        if subscription.activity_id in owner_ids or subscription.token_id in owner_ids:
+            closings.append(f.SubscriptionClosed(subscription.id))  # noqa: PERF401
+    for incident in state.incidents.values():
+        if incident.token_id in owner_ids:
+            closings.append(f.IncidentResolved(incident.id, cancelled=True))  # noqa: PERF401
+    for fact in closings:
+        step.emit(fact)
+
+
+def closings_by_owner(state: InstanceState) -> dict[str, list[f.Fact]]:
+    """The facts that give up all timers, subscriptions and incidents, by the token or activity that has them."""
+    closings: dict[str, list[f.Fact]] = {}
+    for timer in state.timers.values():
+        closings.setdefault(timer.token_id or timer.activity_id or "", []).append(f.TimerDisarmed(timer.id))
+    for subscription in state.subscriptions.values():
+        owner_id = subscription.token_id or subscription.activity_id or ""
+        closings.setdefault(owner_id, []).append(f.SubscriptionClosed(subscription.id))
+    for incident in state.incidents.values():
+        closings.setdefault(incident.token_id or "", []).append(f.IncidentResolved(incident.id, cancelled=True))
+    return closings

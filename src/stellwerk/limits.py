@@ -1,0 +1,45 @@
+"""The bounds on everything that can grow, each with its unit last and the reason for its default."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["Limits"]
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    payload_bytes_max: int = 1024 * 1024
+    """Variables of a start, a result or a message. What is accepted can also be delivered (see `frame_bytes_max`)."""
+    frame_bytes_max: int = 4 * 1024 * 1024
+    """A WebSocket frame: room for a payload after JSON escaping, with its envelope."""
+    definition_bytes_max: int = 10 * 1024 * 1024
+    """A BPMN file. The largest public one has 3 MB."""
+    definition_elements_max: int = 100_000
+    definition_depth_max: int = 100
+    instance_tokens_max: int = 10_000
+    """Tokens of one instance: a fork inside a loop must not eat the machine."""
+    steps_in_one_command_max: int = 10_000
+    """Nodes entered by one command: a loop without a wait state becomes an incident."""
+    mailbox_commands_max: int = 1_000
+    """Commands that wait for one instance; beyond, the sender waits."""
+    commit_operations_max: int = 1_000
+    """Operations in one transaction: beyond this a batch gains nothing."""
+    live_instances_max: int = 10_000
+    """Instance actors in memory; the longest idle ones are passivated first."""
+    instance_idle_ms: int = 30_000
+    """An actor without commands for so long is passivated."""
+    lock_duration_ms_min: int = 1_000
+    lock_duration_ms_max: int = 24 * 3_600_000
+    lock_duration_ms_default: int = 30_000
+    worker_max_tasks_max: int = 10_000
+    session_outbox_bytes_max: int = 16 * 1024 * 1024
+    """What waits to be written to one worker; beyond, the worker reads too slowly and is disconnected."""
+    session_write_ms_max: int = 10_000
+    """One write to a worker may take so long."""
+    delivery_timeout_ms: int = 5_000
+    ready_hints_max: int = 10_000
+    """READY tasks of a topic that a dispatcher keeps in mind."""
+    message_ttl_ms_default: int = 3_600_000
+    topic_chars_max: int = 200
+    id_chars_max: int = 200

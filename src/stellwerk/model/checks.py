@@ -1,0 +1,251 @@
+"""What the core can run now. All else is refused at deploy, by element id and line, rather than dropped or hung upon.
+
+The reader reads the whole vocabulary of BPMN. When the core learns an element, its refusal here goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stellwerk.model.findings import sorted_by_position
+from stellwerk.model.java import java_implementation
+from stellwerk.model.process import (
+    Activity,
+    CallActivity,
+    CompensationDefinition,
+    ErrorDefinition,
+    Event,
+    EventDefinition,
+    EventPosition,
+    Finding,
+    FlowNode,
+    Gateway,
+    GatewayKind,
+    LinkDefinition,
+    MessageDefinition,
+    Process,
+    Severity,
+    SubProcess,
+    SubProcessKind,
+    Task,
+    TaskKind,
+    TerminateDefinition,
+    TimerDefinition,
+)
+
+__all__ = ["check_executable"]
+
+_LATER = "cannot run yet"
+_INSIDE = "cannot run inside the engine: give the task a topic, or adopt it for workers"
+
+_GATEWAYS = (GatewayKind.EXCLUSIVE, GatewayKind.PARALLEL)
+_SUBPROCESSES = (SubProcessKind.EMBEDDED,)
+_FOR_WORKERS = (TaskKind.SERVICE, TaskKind.SEND, TaskKind.BUSINESS_RULE, TaskKind.SCRIPT)
+
+_EVENTS: dict[EventPosition, tuple[type[EventDefinition], ...]] = {
+    EventPosition.START: (MessageDefinition,),
+    EventPosition.CATCH: (MessageDefinition, TimerDefinition),
+    EventPosition.THROW: (CompensationDefinition, MessageDefinition),
+    EventPosition.BOUNDARY: (ErrorDefinition, TimerDefinition, MessageDefinition, CompensationDefinition),
+    EventPosition.END: (ErrorDefinition, TerminateDefinition, CompensationDefinition, MessageDefinition),
+}
+"""Which definitions run where, besides none."""
+
+
+def check_executable(process: Process) -> tuple[Finding, ...]:
+    """What keeps the process from being run, and warnings about what its author may have meant otherwise."""
+    return sorted_by_position(list(_Checks(process).findings()))
+
+
+class _Checks:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        activities = (node for node in process.nodes.values() if isinstance(node, Activity))
+        self._handlers = {node.compensation_handler for node in activities}
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._check_scope(None)
+        for node in self._process.nodes.values():
+            yield from self._check_node(node)
+
+    def _check_node(self, node: FlowNode) -> Iterator[Finding]:
+        match node:
+            case Task():
+                yield from self._check_task(node)
+            case CallActivity():
+                yield _error(node, _LATER)
+            case SubProcess():
+                yield from self._check_subprocess(node)
+            case Gateway():
+                yield from self._check_gateway(node)
+            case Event():
+                yield from self._check_event(node)
+            case _:
+                pass
+        if isinstance(node, Activity):
+            yield from self._check_activity(node)
+        yield from self._check_reached(node)
+
+    # --- scopes ---
+
+    def _starts(self, scope: str | None) -> list[Event]:
+        children = (self._process.nodes[child] for child in self._process.scope_children(scope))
+        return [node for node in children if isinstance(node, Event) and node.where is EventPosition.START]
+
+    def _check_scope(self, scope: str | None) -> Iterator[Finding]:
+        starts = self._starts(scope)
+        none_starts = [start for start in starts if not start.definitions]
+        if not starts:
+            yield self._scope_error(scope, "no start event")
+        for extra in none_starts[1:]:
+            yield _error(extra, f'"{none_starts[0].id}" is the none start event here already')
+
+    def _scope_error(self, scope: str | None, what: str) -> Finding:
+        if scope is not None:
+            return _error(self._process.nodes[scope], what)
+        process = self._process
+        return Finding(Severity.ERROR, process.position, process.key, "process", what)
+
+    def _check_subprocess(self, node: SubProcess) -> Iterator[Finding]:
+        if node.kind not in _SUBPROCESSES:
+            yield _error(node, _LATER)
+            return
+        yield from self._check_scope(node.id)
+        for start in self._starts(node.id):
+            if start.definitions:
+                yield _error(start, "the start event of an embedded subprocess has no event definition")
+
+    # --- activities ---
+
+    def _check_activity(self, node: Activity) -> Iterator[Finding]:
+        if node.loop is not None:
+            kind = "multiInstanceLoopCharacteristics" if node.loop.multi_instance else "standardLoopCharacteristics"
+            yield Finding(Severity.ERROR, node.loop.position, node.id, kind, _LATER)
+        if node.is_for_compensation and (node.incoming or node.outgoing):
+            yield _error(node, "a compensation handler has no sequence flows")
+        if node.is_for_compensation and node.id not in self._handlers:
+            yield _warning(node, "no compensation boundary event leads to this handler")
+
+    def _check_task(self, node: Task) -> Iterator[Finding]:
+        if node.kind not in _FOR_WORKERS or node.work is not None:
+            return
+        implementation = java_implementation(node.headers)
+        if implementation is not None:
+            kind, value = implementation
+            yield _error(node, f'{kind} "{value}" {_INSIDE}')
+        elif node.decision is not None:
+            yield _error(node, f'the decision "{node.decision}" {_LATER}')
+        elif node.script is not None:
+            language = f" in {node.script.language}" if node.script.language else ""
+            yield _error(node, f"a script{language} {_INSIDE}")
+        else:
+            yield _error(node, "no topic says which workers do this")
+
+    # --- gateways ---
+
+    def _check_gateway(self, node: Gateway) -> Iterator[Finding]:
+        if node.kind not in _GATEWAYS:
+            yield _error(node, _LATER)
+        elif node.kind is GatewayKind.EXCLUSIVE:
+            yield from self._check_decision(node)
+        else:
+            yield from self._check_fork(node)
+
+    def _check_decision(self, node: Gateway) -> Iterator[Finding]:
+        if len(node.outgoing) < 2:
+            return
+        for flow in (self._process.flows[flow_id] for flow_id in node.outgoing):
+            if flow.condition is None and flow.id != node.default_flow:
+                what = "leaves an exclusive gateway without a condition: it counts as always true"
+                yield Finding(Severity.WARNING, flow.position, flow.id, "sequenceFlow", what)
+
+    def _check_fork(self, node: Gateway) -> Iterator[Finding]:
+        for flow in (self._process.flows[flow_id] for flow_id in node.outgoing):
+            if flow.condition is not None:
+                what = "the condition is not looked at behind a parallel gateway"
+                yield Finding(Severity.WARNING, flow.position, flow.id, "sequenceFlow", what)
+
+    # --- events ---
+
+    def _check_event(self, node: Event) -> Iterator[Finding]:
+        if len(node.definitions) > 1:
+            yield _error(node, f"a multiple event {_LATER}")
+        for definition in node.definitions:
+            problem = _problem(node, definition)
+            if problem is not None:
+                yield _error(node, problem)
+        if node.incoming and node.where in (EventPosition.START, EventPosition.BOUNDARY):
+            yield _error(node, "no sequence flow can lead here")
+        if node.outgoing and node.where is EventPosition.END:
+            yield _error(node, "no sequence flow can leave an end event")
+        if (
+            node.outgoing
+            and isinstance(node.definition, CompensationDefinition)
+            and node.where is EventPosition.BOUNDARY
+        ):
+            yield _error(node, "an association leads from here to the handler, not a sequence flow")
+
+    # --- reachability ---
+
+    def _check_reached(self, node: FlowNode) -> Iterator[Finding]:
+        if node.incoming or self._starts_otherwise(node):
+            return
+        yield _warning(node, "no sequence flow leads here: it is never reached")
+
+    def _starts_otherwise(self, node: FlowNode) -> bool:
+        match node:
+            case Event():
+                is_link = any(isinstance(definition, LinkDefinition) for definition in node.definitions)
+                return is_link or node.where in (EventPosition.START, EventPosition.BOUNDARY)
+            case SubProcess(kind=SubProcessKind.EVENT):
+                return True
+            case Activity():
+                return node.is_for_compensation
+            case _:
+                return False
+
+
+def _problem(event: Event, definition: EventDefinition) -> str | None:
+    """Why this definition does not run at this event; None when it does."""
+    if not isinstance(definition, _EVENTS[event.where]):
+        return f"{_kind_of(definition)} {_LATER}"
+    if isinstance(definition, TimerDefinition) and definition.cycle is not None:
+        return f"a timer cycle {_LATER}"
+    throws = event.where in (EventPosition.THROW, EventPosition.END)
+    if isinstance(definition, MessageDefinition) and throws and event.work is None:
+        return f"throwing a message {_LATER}, unless a topic gives it to workers"
+    return None
+
+
+def _kind_of(definition: EventDefinition) -> str:
+    kind = type(definition).__name__.removesuffix("Definition").lower()
+    return f"an event of kind {kind}"
+
+
+def _error(node: FlowNode, what: str) -> Finding:
+    return _finding(Severity.ERROR, node, what)
+
+
+def _warning(node: FlowNode, what: str) -> Finding:
+    return _finding(Severity.WARNING, node, what)
+
+
+def _finding(severity: Severity, node: FlowNode, what: str) -> Finding:
+    return Finding(severity, node.position, node.id, _element_name(node), what)
+
+
+def _element_name(node: FlowNode) -> str:
+    """The local name of the node's element."""
+    match node:
+        case Task():
+            return node.kind.value
+        case Gateway():
+            return node.kind.value
+        case Event():
+            return node.where.value
+        case SubProcess():
+            return "subProcess" if node.kind is SubProcessKind.EVENT else node.kind.value
+        case CallActivity():
+            return "callActivity"
+        case _:
+            raise AssertionError(f"{node} is no flow node that the reader makes")

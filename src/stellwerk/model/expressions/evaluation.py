@@ -1,0 +1,70 @@
+"""`evaluate`: the value of an expression with certain bindings."""
+
+from __future__ import annotations
+
+from stellwerk.json_values import JsonValue
+from stellwerk.model.expressions.failures import EvaluationError, ExpressionFailed
+from stellwerk.model.expressions.frames import FUEL_MAX, Bindings, Frame
+from stellwerk.model.expressions.juel_semantics import coerce_to_boolean
+from stellwerk.model.expressions.methods import truthy
+from stellwerk.model.expressions.syntax import Expression, Language
+from stellwerk.model.expressions.values import check_size, described
+
+__all__ = ["Bindings", "ExpressionFailed", "evaluate", "evaluate_condition", "is_true"]
+
+
+def evaluate(expression: Expression, bindings: Bindings) -> JsonValue:
+    """A canonical JSON value. It may share lists and objects with the bindings: change neither.
+
+    :raises ExpressionFailed: with the expression and the reason.
+    """
+    frame = Frame(bindings, FUEL_MAX - expression.size)
+    try:
+        value = expression.evaluator(frame)
+        if isinstance(value, list | dict) and not expression.is_path:
+            check_size(value)
+    except EvaluationError as error:
+        raise ExpressionFailed(expression.source, error.reason) from None
+    except RecursionError:
+        raise ExpressionFailed(expression.source, "it is nested too deeply") from None
+    return value
+
+
+def is_true(value: JsonValue, language: Language = Language.FEEL) -> bool:
+    """Whether a condition with this value holds.
+
+    FEEL: true only. JUEL: true, and the string ``true`` in any case. ProcessCube: what JavaScript takes for true.
+    Nothing else, null among it, holds.
+    """
+    match language:
+        case Language.FEEL:
+            return value is True
+        case Language.JUEL:
+            return value is True or (isinstance(value, str) and coerce_to_boolean(value))
+        case Language.PROCESSCUBE:
+            return truthy(value)
+
+
+def evaluate_condition(expression: Expression, bindings: Bindings) -> bool:
+    """Whether a condition holds, by the rules of its language (see `is_true`); null does not.
+
+    :raises ExpressionFailed: also when a FEEL or JUEL condition gives neither a boolean nor null: Zeebe and Camunda 7
+        raise an incident there, too, and a token that silently goes the other way would be worse.
+    """
+    value = evaluate(expression, bindings)
+    holds = is_true(value, expression.language)
+    if not holds and not _may_be_condition(value, expression.language):
+        raise ExpressionFailed(expression.source, f"a condition must give true or false, not {described(value)}")
+    return holds
+
+
+def _may_be_condition(value: JsonValue, language: Language) -> bool:
+    match language:
+        case Language.FEEL:
+            return value is None or isinstance(value, bool)
+        case Language.JUEL:
+            return (
+                value is None or isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("", "false"))
+            )
+        case Language.PROCESSCUBE:
+            return True

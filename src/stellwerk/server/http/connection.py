@@ -1,0 +1,284 @@
+"""One HTTP/1.1 connection over any trio stream: requests to an ASGI application, upgrades to whoever takes them.
+
+Nothing that a peer does raises out of `HttpConnection.serve`, and no wait is without a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import Any, TypeAlias
+
+import attrs
+import h11
+import trio
+from starlette.requests import ClientDisconnect
+
+from stellwerk.ports import Clock, Entropy
+from stellwerk.server.http.exchange import Application, Exchange, MalformedTarget, http_scope
+from stellwerk.server.http.limits import HttpLimits
+from stellwerk.server.streams import ReplayStream
+
+__all__ = ["Draining", "HttpConnection", "HttpHost", "UpgradeHandler"]
+
+UpgradeHandler: TypeAlias = Callable[[ReplayStream], Awaitable[None]]
+"""Takes over a connection, see `ReplayStream`; returns when the connection is over."""
+
+_RECEIVE_BYTES = 64 * 1024
+
+
+class Draining:
+    """Says to all connections of a server that each takes no further request.
+
+    A new connection still gets its one answer: a load balancer has to hear from ``/readyz`` that we are about to stop.
+    """
+
+    def __init__(self) -> None:
+        self._idle: set[trio.CancelScope] = set()
+        self._begun = trio.Event()
+
+    def begin(self) -> None:
+        """Connections between two requests close now, the others after their answer."""
+        self._begun.set()
+        for scope in list(self._idle):
+            scope.cancel()
+
+    @property
+    def begun(self) -> bool:
+        return self._begun.is_set()
+
+    async def wait_begun(self) -> None:
+        await self._begun.wait()
+
+    async def idle(self, stream: trio.abc.ReceiveStream, seconds_max: float) -> bytes:
+        """Wait for the first bytes of one more request; ``b""`` when there will be none."""
+        with trio.move_on_after(seconds_max) as scope:
+            if self.begun:
+                return b""
+            self._idle.add(scope)
+            try:
+                return bytes(await stream.receive_some(_RECEIVE_BYTES))
+            finally:
+                self._idle.discard(scope)
+        return b""
+
+
+@attrs.frozen(kw_only=True)
+class HttpHost:
+    """What all connections of a server share."""
+
+    application: Application
+    upgrade: Callable[[h11.Request], UpgradeHandler | None]
+    """Who takes this upgrade request; None: it is answered by the application like any other."""
+    limits: HttpLimits
+    clock: Clock
+    entropy: Entropy
+    log: Any
+    draining: Draining = attrs.field(factory=Draining)
+
+
+class HttpConnection:
+    def __init__(self, stream: trio.abc.Stream, host: HttpHost) -> None:
+        self._stream = stream
+        self._host = host
+        self._limits = host.limits
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=host.limits.head_bytes_max)
+        self._requests = 0
+        self._peer_closed = False
+
+    async def serve(self) -> None:
+        """Until the peer, a fault or the drain ends the connection; the stream is closed then."""
+        try:
+            while await self._serve_request():
+                self._http.start_next_cycle()
+        except h11.RemoteProtocolError as fault:
+            await self._settle(self._refuse(fault.error_status_hint, str(fault)))
+        except trio.TooSlowError:
+            await self._settle(self._refuse(408, "the request took too long"))
+        except MalformedTarget as fault:
+            await self._settle(self._refuse(400, str(fault)))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    # --- one request
+
+    async def _serve_request(self) -> bool:
+        """True when another request may follow."""
+        request = await self._next_request()
+        if request is None:
+            return False
+        self._requests += 1
+        handler = self._host.upgrade(request)
+        if handler is not None:
+            await self._hand_over(request, handler)
+            return False
+        return await self._answer(request)
+
+    async def _next_request(self) -> h11.Request | None:
+        if not self._http.trailing_data[0]:
+            data = await self._first_bytes()
+            if not data:
+                return None
+            self._http.receive_data(data)
+        with trio.fail_after(self._limits.head_seconds_max):
+            event = await self.next_event()
+        if not isinstance(event, h11.Request):
+            return None
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise h11.RemoteProtocolError("HTTP 1.0 and 1.1 are served here", error_status_hint=505)
+        return event
+
+    async def _first_bytes(self) -> bytes:
+        if self._requests > 0:
+            return await self._host.draining.idle(self._stream, self._limits.idle_seconds_max)
+        with trio.move_on_after(self._limits.head_seconds_max):
+            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+        return b""
+
+    async def _answer(self, request: h11.Request) -> bool:
+        exchange = self._open_exchange(request)
+        try:
+            await self._host.application(self._scope(request), exchange.receive, exchange.send)
+        except ClientDisconnect:
+            if exchange.fault is None:
+                return False
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, MalformedTarget):
+            raise
+        except Exception:
+            reference = self._host.entropy.uuid()
+            self._host.log.exception("request_failed", reference=reference)
+            await self._answer_our_fault(exchange, reference)
+        if exchange.fault is not None and not exchange.started:
+            raise exchange.fault
+        return await self._after_answer(exchange)
+
+    async def _after_answer(self, exchange: Exchange) -> bool:
+        if not exchange.finished:
+            return False
+        if not exchange.body_ended:
+            await self._settle(self._linger())
+            return False
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def _open_exchange(self, request: h11.Request) -> Exchange:
+        """Looks at what came with the head, so that a request without a body is known as such."""
+        event = self._http.next_event()
+        return Exchange(
+            self,
+            request,
+            first=event if isinstance(event, h11.Data) else None,
+            body_ended=isinstance(event, h11.EndOfMessage),
+            body_deadline=trio.current_time() + self._limits.body_seconds_max,
+            answer_headers=self._answer_headers,
+        )
+
+    def _scope(self, request: h11.Request) -> Any:
+        return http_scope(request, _endpoint(self._stream, "getpeername"), _endpoint(self._stream, "getsockname"))
+
+    def _answer_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"date", formatdate(self._host.clock.wall_ms() / 1000, usegmt=True).encode())]
+        if self._host.draining.begun:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    async def _hand_over(self, request: h11.Request, handler: UpgradeHandler) -> None:
+        with trio.fail_after(self._limits.head_seconds_max):
+            while isinstance(await self.next_event(), h11.Data):
+                pass
+        await handler(ReplayStream(self._stream, _head_of(request), self._http.trailing_data[0]))
+
+    # --- what goes wrong
+
+    async def _answer_our_fault(self, exchange: Exchange, reference: str) -> None:
+        if not exchange.started:
+            message = f"an internal error; the log has it under {reference}"
+            await self._send_fault(500, "internal", message)
+            exchange.started = exchange.finished = True
+
+    async def _refuse(self, status: int, message: str) -> None:
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        code = "too_large" if status in (413, 431) else "invalid"
+        await self._send_fault(status, code, message)
+        await self._linger()
+
+    async def _send_fault(self, status: int, code: str, message: str) -> None:
+        body = json.dumps({"code": code, "message": message}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        head = h11.Response(status_code=status, headers=[*headers, *self._answer_headers()[:1]])
+        await self.send(head, h11.Data(data=body), h11.EndOfMessage())
+
+    async def _linger(self) -> None:
+        """Closing a socket with unread bytes resets it, and the peer could lose our answer (RFC 9112, 9.6)."""
+        if self._peer_closed or not isinstance(self._stream, trio.abc.HalfCloseableStream):
+            return
+        await self._stream.send_eof()
+        remaining = self._limits.linger_bytes_max
+        with trio.move_on_after(self._limits.linger_seconds_max):
+            while remaining > 0 and (data := await self._stream.receive_some(_RECEIVE_BYTES)):
+                remaining -= len(data)
+
+    async def _settle(self, farewell: Awaitable[None]) -> None:
+        """The peer may be gone when it is told what it did wrong."""
+        try:
+            await farewell
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.LocalProtocolError):
+            return
+
+    # --- the stream that an exchange sees
+
+    async def next_event(self) -> object:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if self._http.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            await self._receive()
+
+    async def send(self, *events: h11.Event) -> None:
+        data = b"".join(self._http.send(event) or b"" for event in events)
+        size = self._limits.write_bytes_max
+        for start in range(0, len(data), size):
+            try:
+                with trio.fail_after(self._limits.write_seconds_max):
+                    await self._stream.send_all(data[start : start + size])
+            except trio.TooSlowError:
+                raise trio.BrokenResourceError("the peer does not read") from None
+
+    async def gone(self) -> None:
+        try:
+            while not self._peer_closed:
+                if len(self._http.trailing_data[0]) >= self._limits.ahead_bytes_max:
+                    await trio.sleep_forever()
+                await self._receive()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    async def _receive(self) -> None:
+        data = bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+        self._peer_closed = not data
+        self._http.receive_data(data)
+
+
+def _head_of(request: h11.Request) -> bytes:
+    lines = [b"%b %b HTTP/%b" % (request.method, request.target, request.http_version)]
+    lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw_items()]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _endpoint(stream: trio.abc.Stream, which: str) -> tuple[str, int] | None:
+    if not isinstance(stream, trio.SocketStream):
+        return None
+    try:
+        address = getattr(stream.socket, which)()
+    except OSError:
+        return None
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

@@ -1,0 +1,60 @@
+"""A server: HTTP and WebSocket connections on the same listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from stellwerk.server.http.connection import HttpConnection, HttpHost
+
+__all__ = ["Server"]
+
+
+class Server:
+    """Serves connections until it is cancelled or stopped. A fault in one of them never ends another."""
+
+    def __init__(self, host: HttpHost) -> None:
+        self._host = host
+        self._accepting = trio.CancelScope()
+        self.connections = 0
+        """Open now, WebSockets included."""
+        self.ended = trio.Event()
+        """The last connection has ended after `stop_accepting`."""
+
+    def __repr__(self) -> str:
+        return f"<Server connections={self.connections} draining={self._host.draining.begun}>"
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """After `stop_accepting` it returns when the last connection has ended. Closes the listeners."""
+        async with trio.open_nursery() as connections:
+            with self._accepting:
+                task_status.started()
+                await trio.serve_listeners(self._serve_connection, list(listeners), handler_nursery=connections)
+        self.ended.set()
+
+    def drain(self) -> None:
+        """Each connection ends with its next answer. WebSockets go on until their sessions end."""
+        self._host.draining.begin()
+
+    def stop_accepting(self) -> None:
+        """Free the port. What is connected goes on."""
+        self._accepting.cancel()
+
+    async def _serve_connection(self, stream: trio.abc.Stream) -> None:
+        if self.connections >= self._host.limits.connections_max:
+            self._host.log.warning("connection refused", connections=self.connections)
+            await trio.aclose_forcefully(stream)
+            return
+        self.connections += 1
+        try:
+            await HttpConnection(stream, self._host).serve()
+        except Exception:
+            self._host.log.exception("connection_failed")
+        finally:
+            self.connections -= 1

@@ -1,0 +1,223 @@
+"""The transport of a worker's session: WebSocket frames in, WebSocket frames out (docs/worker-protocol).
+
+Nothing that a peer does raises out of `WorkerSockets.serve`. Nothing waits for a peer without a deadline, so that one
+that stopped reading cannot hold up a shutdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import attrs
+import h11
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from stellwerk.actors.node import Node
+from stellwerk.actors.session import WorkerSession
+from stellwerk.errors import CallerError, InvalidInput, StellwerkError
+from stellwerk.server.http.api import is_foreign
+from stellwerk.server.streams import ReplayStream
+from stellwerk.wire.codec import UnknownMessage, decode_worker_frame, encode_frame, pack_frames
+from stellwerk.wire.messages import SUBPROTOCOL, WORKERS_PATH, Hello, NackCode, ProtocolErrorMessage, WorkerMessage
+
+__all__ = ["WorkerSockets", "asks_for_workers"]
+
+_HELLO_SECONDS_MAX = 10.0
+"""From the upgrade request to the first frame."""
+_CLOSE_SECONDS_MAX = 2.0
+"""For the closing handshake."""
+_CLOSE_CODE = 1001
+"""Going away: whatever the reason, it stands in an `error` or `goaway` before."""
+_OVERSIZE_FACTOR = 2
+"""Up to so many times the largest frame is read, to be refused by an `error` that says why; beyond, by code 1009."""
+_RECEIVE_BYTES = 64 * 1024
+
+_PEER_FAULTS = (
+    ConnectionClosed,
+    LocalProtocolError,
+    RemoteProtocolError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+)
+
+
+def asks_for_workers(request: h11.Request) -> bool:
+    """Whether this is an upgrade that `WorkerSockets` serves. Others get an HTTP answer."""
+    headers: dict[bytes, list[bytes]] = {}
+    for name, value in request.headers:
+        headers.setdefault(name, []).append(value)
+    return (
+        request.method == b"GET"
+        and request.target.partition(b"?")[0] == WORKERS_PATH.encode()
+        and b"websocket" in _tokens(headers.get(b"upgrade", []))
+        and SUBPROTOCOL.encode() in _tokens(headers.get(b"sec-websocket-protocol", []))
+        and not is_foreign(_text(headers.get(b"origin")), _text(headers.get(b"host")))
+    )
+
+
+def _tokens(values: list[bytes]) -> list[bytes]:
+    return [token.strip().lower() for value in values for token in value.split(b",")]
+
+
+def _text(values: list[bytes] | None) -> str | None:
+    return None if values is None else values[0].decode("latin-1")
+
+
+class WorkerSockets:
+    def __init__(self, node: Node, log: Any) -> None:
+        self._node = node
+        self._log = log
+        self._limits = node.limits
+        self._sessions: set[WorkerSession] = set()
+
+    def end_sessions(self) -> None:
+        """Send what is queued and say goodbye to every worker; their leases live on."""
+        for session in self._sessions:
+            session.disconnected()
+
+    async def serve(self, stream: ReplayStream) -> None:
+        """Take over a connection whose upgrade request `asks_for_workers`; closes it in the end."""
+        stream.write_seconds_max = self._limits.session_write_ms_max / 1000
+        try:
+            async with trio.open_nursery() as nursery:
+                connection = await self._accept(nursery, stream)
+                if connection is not None:
+                    await _Conversation(self._node, connection, self._sessions, self._log).run()
+                nursery.cancel_scope.cancel()
+        except* _PEER_FAULTS as group:
+            self._log.debug("worker connection broke", reason=repr(group.exceptions[0]))
+
+    async def _accept(self, nursery: trio.Nursery, stream: ReplayStream) -> WebSocketConnection | None:
+        """None: the upgrade request was no good (trio-websocket then just closes the stream) or the peer is gone."""
+        with trio.move_on_after(_HELLO_SECONDS_MAX):
+            request = await _unless_closed(stream, self._wrap(nursery, stream))
+            if request is not None:
+                connection = await request.accept(subprotocol=SUBPROTOCOL)
+                stream.go_on()
+                return connection
+        return None
+
+    def _wrap(self, nursery: trio.Nursery, stream: ReplayStream) -> Awaitable[WebSocketRequest]:
+        return wrap_server_stream(
+            nursery,
+            stream,
+            max_message_size=_OVERSIZE_FACTOR * self._limits.frame_bytes_max,
+            receive_buffer_size=_RECEIVE_BYTES,
+        )
+
+
+async def _unless_closed(stream: ReplayStream, awaitable: Awaitable[WebSocketRequest]) -> WebSocketRequest | None:
+    requests: list[WebSocketRequest] = []
+
+    async def watch() -> None:
+        await stream.closed.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        requests.append(await awaitable)
+        nursery.cancel_scope.cancel()
+    return requests[0] if requests else None
+
+
+@attrs.define
+class _Conversation:
+    """One accepted connection, from `hello` to the close."""
+
+    _node: Node
+    _connection: WebSocketConnection
+    _sessions: set[WorkerSession]
+    """Of all conversations."""
+    log: Any
+
+    async def run(self) -> None:
+        try:
+            session = await self._open()
+            if session is not None:
+                await self._talk(session)
+        except StellwerkError as error:
+            await self._say_error(error)
+        except _PEER_FAULTS:
+            raise
+        except Exception:
+            self.log.exception("session_failed")
+            await self._say_error(StellwerkError("an internal error", code=NackCode.INTERNAL))
+        await self._close()
+
+    async def _open(self) -> WorkerSession | None:
+        with trio.move_on_after(_HELLO_SECONDS_MAX):
+            first, *others = await self._receive()
+            if not isinstance(first, Hello):
+                raise InvalidInput("the first message must be hello")
+            session: WorkerSession = await self._node.open_session(first)
+            await self._handle(session, others)
+            return session
+        raise InvalidInput(f"no hello within {_HELLO_SECONDS_MAX:g} s")
+
+    async def _talk(self, session: WorkerSession) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, session)
+            self._sessions.add(session)
+            try:
+                await self._read(session)
+            finally:
+                # The writer is not cancelled: it may be saying goodbye, and has deadlines of its own.
+                self._sessions.discard(session)
+                session.disconnected()
+
+    async def _read(self, session: WorkerSession) -> None:
+        while True:
+            try:
+                messages = await self._receive()
+            except CallerError as error:
+                # In its turn behind what the session has to say; the writer then closes the connection.
+                session.close(error.code, error.message)
+                return
+            except ConnectionClosed:
+                return
+            await self._handle(session, messages)
+
+    async def _receive(self) -> list[WorkerMessage | UnknownMessage]:
+        frame = await self._connection.get_message()
+        messages = decode_worker_frame(frame, self._node.limits.frame_bytes_max)
+        if not messages:
+            raise InvalidInput("an empty batch")
+        return messages
+
+    async def _handle(self, session: WorkerSession, messages: list[WorkerMessage | UnknownMessage]) -> None:
+        await session.handle([message for message in messages if not isinstance(message, UnknownMessage)])
+        for message in messages:
+            if isinstance(message, UnknownMessage):
+                _answer_unknown(session, message)
+
+    async def _write(self, session: WorkerSession) -> None:
+        """Until the session is over or the peer is gone; the reader then hears of it from the closed connection."""
+        frame_bytes_max = self._node.limits.frame_bytes_max
+        try:
+            while (messages := await session.outgoing()) is not None:
+                for frame in pack_frames(messages, frame_bytes_max):
+                    await self._connection.send_message(frame.decode())
+        except _PEER_FAULTS:
+            pass
+        except StellwerkError as error:
+            self.log.error("message_not_sent", session=session.session_id, reason=error.message)
+        await self._close()
+
+    async def _say_error(self, error: StellwerkError) -> None:
+        frame = encode_frame([ProtocolErrorMessage(error.code, error.message)])
+        await self._connection.send_message(frame.decode())
+
+    async def _close(self) -> None:
+        with trio.move_on_after(_CLOSE_SECONDS_MAX):
+            await self._connection.aclose(_CLOSE_CODE)
+
+
+def _answer_unknown(session: WorkerSession, message: UnknownMessage) -> None:
+    error = CallerError(f"unknown type {message.type!r}", code=NackCode.UNKNOWN_TYPE)
+    if message.ref is None:
+        session.close(error.code, error.message)
+    else:
+        session.refuse(message.ref, error)

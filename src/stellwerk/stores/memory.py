@@ -1,0 +1,254 @@
+"""A store that keeps everything in memory: for tests, simulations and embedding without durability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, UserTaskRow
+from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
+from stellwerk.core.history import decode_facts
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    Clock,
+    DefinitionRow,
+    DueTimer,
+    HistoryStep,
+    InboxRow,
+    InstanceSummary,
+    MatchedMessage,
+    Operation,
+    Outcome,
+    ReadyScan,
+    ReadyTask,
+    StoredInstance,
+)
+from stellwerk.stores.lease_clock import LeaseClock
+from stellwerk.stores.memory_tables import MemoryTables, StartSubscription, Waiting
+from stellwerk.stores.operations import apply_operation
+from stellwerk.stores.tables import ROW_FAULTS, refusal_of
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """`Store` without a database; closing it keeps the rows, so that it can be opened again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._tables = MemoryTables()
+        self._clock = LeaseClock(clock)
+        self._high_water_ms: InstantMs = 0
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._tables.instances)} instances, {len(self._tables.tasks)} tasks)"
+
+    async def open(self) -> None:
+        self._clock.open(self._high_water_ms)
+
+    async def close(self) -> None:
+        self._high_water_ms = self._now_ms()
+
+    async def lease_now(self) -> InstantMs:
+        return self._now_ms()
+
+    def _now_ms(self) -> InstantMs:
+        self._high_water_ms = max(self._high_water_ms, self._clock.now_ms())
+        return self._high_water_ms
+
+    async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
+        now_ms = self._now_ms()
+        return [self._apply(operation, now_ms) for operation in operations]
+
+    def _apply(self, operation: Operation, now_ms: InstantMs) -> Outcome:
+        self._tables.forget_undo()
+        try:
+            return apply_operation(self._tables, operation, now_ms)
+        except ROW_FAULTS as error:
+            self._tables.undo()
+            return refusal_of(operation, error)
+
+    # --- instances and definitions ---------------------------------------------------------------------------------
+
+    async def load_instance(self, instance_id: str) -> StoredInstance | None:
+        row = self._tables.instances.get(instance_id)
+        if row is None:
+            return None
+        version, snapshot = self._tables.snapshots.get(instance_id, (0, None))
+        steps = tuple(self._steps(instance_id, after=version))
+        return StoredInstance(row.version, row.definition_id, row.status, snapshot, steps)
+
+    async def history(self, instance_id: str) -> Sequence[HistoryStep]:
+        return list(self._steps(instance_id, after=0))
+
+    def _steps(self, instance_id: str, after: int) -> Iterator[HistoryStep]:
+        for version, at_ms, facts in self._tables.history.get(instance_id, ()):
+            if version > after:
+                yield HistoryStep(version, at_ms, decode_facts(facts))
+
+    async def instance(self, instance_id: str) -> InstanceSummary | None:
+        return self._tables.instances.get(instance_id)
+
+    async def instances(
+        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Sequence[InstanceSummary]:
+        rows = [
+            row
+            for row in self._tables.instances.values()
+            if status in (None, row.status) and process_key in (None, row.process_key)
+        ]
+        rows.sort(key=_newest_first)
+        anchor = None if after is None else self._tables.instances.get(after)
+        if anchor is not None:
+            rows = [row for row in rows if _newest_first(row) > _newest_first(anchor)]
+        return rows[:limit]
+
+    async def definition(self, definition_id: str) -> DefinitionRow | None:
+        return next((row for row in await self.definitions() if row.definition_id == definition_id), None)
+
+    async def latest_definition(self, key: str) -> DefinitionRow | None:
+        return self._tables.latest_definition(key)
+
+    async def definitions(self) -> Sequence[DefinitionRow]:
+        return [row for key in sorted(self._tables.definitions) for row in self._tables.definitions[key]]
+
+    # --- tasks -----------------------------------------------------------------------------------------------------
+
+    async def task(self, task_id: str) -> ExternalTask | None:
+        return self._tables.tasks.get(task_id)
+
+    async def tasks(
+        self, *, instance_id: str | None = None, topic: str | None = None, state: str | None = None, limit: int = 1000
+    ) -> Sequence[ExternalTask]:
+        rows = [
+            task
+            for task in self._tables.tasks.values()
+            if instance_id in (None, task.instance_id)
+            and topic in (None, task.topic)
+            and state in (None, task.state.value)
+        ]
+        return sorted(rows, key=lambda task: (task.created_at_ms, task.task_id))[:limit]
+
+    async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
+        return sorted(self._tables.attempts.get(task_id, {}).values(), key=lambda attempt: attempt.fence)
+
+    async def ready_tasks(self, topic: str, limit: int) -> ReadyScan:
+        now_ms = self._now_ms()
+        tasks = tuple(
+            ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms)
+            for task in self._tables.ready((topic,), now_ms, limit)
+        )
+        return ReadyScan(tasks, self._tables.next_available(topic, now_ms), now_ms)
+
+    async def next_lock_expiry(self) -> tuple[InstantMs | None, InstantMs]:
+        return self._tables.next_expiry(-1), self._now_ms()
+
+    async def draining_ready(self, limit: int) -> Sequence[tuple[str, str]]:
+        found = [
+            (task.instance_id, task.task_id)
+            for task in self._tables.tasks.values()
+            if task.draining and task.state is TaskState.READY
+        ]
+        return sorted(found, key=lambda pair: pair[1])[:limit]
+
+    # --- what waits ------------------------------------------------------------------------------------------------
+
+    async def due_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
+        due: list[DueTimer] = []
+        for due_at_ms, timer_id in self._tables.timers_by_due:
+            if due_at_ms > now_ms or len(due) == limit:
+                return due, due_at_ms
+            due.append(DueTimer(timer_id, self._tables.timers[timer_id].instance_id, due_at_ms))
+        return due, None
+
+    async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
+        waiting = _by_name_and_key(self._tables.subscriptions.items())
+        starts = _by_name(self._tables.start_subscriptions.values())
+        matches = self._matches(now_ms, waiting, starts)
+        return list(islice(matches, limit))
+
+    def _matches(
+        self,
+        now_ms: InstantMs,
+        waiting: dict[tuple[str, str], list[tuple[str, str]]],
+        starts: dict[str, list[StartSubscription]],
+    ) -> Iterator[MatchedMessage]:
+        for _, message_id in self._tables.messages_by_arrival:
+            message = self._tables.messages[message_id].row
+            if message.expires_at_ms <= now_ms:
+                continue
+            subscriptions = waiting.get((message.name, message.key))
+            if subscriptions:
+                subscription_id, instance_id = subscriptions.pop(0)
+                yield MatchedMessage(message, instance_id, subscription_id, None)
+            elif message.name in starts:
+                yield MatchedMessage(message, None, None, starts[message.name][0].definition_id)
+
+    async def incidents(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+        return [
+            _incident(waiting, waiting.row)
+            for _, waiting in _of_instance(self._tables.incidents, instance_id)
+            if isinstance(waiting.row, IncidentRow)
+        ]
+
+    async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+        return [
+            _user_task(waiting, waiting.row)
+            for _, waiting in _of_instance(self._tables.user_tasks, instance_id)
+            if isinstance(waiting.row, UserTaskRow)
+        ]
+
+    async def inbox(self, limit: int) -> Sequence[InboxRow]:
+        return list(islice(self._tables.inbox.values(), limit))
+
+
+def _newest_first(row: InstanceSummary) -> tuple[int, tuple[int, ...]]:
+    return -row.started_at_ms, tuple(-ord(char) for char in row.instance_id)
+
+
+def _of_instance(rows: Mapping[str, Waiting], instance_id: str | None) -> list[tuple[str, Waiting]]:
+    return sorted((key, row) for key, row in rows.items() if instance_id in (None, row.instance_id))
+
+
+def _by_name_and_key(rows: Iterable[tuple[str, Waiting]]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """(name, key) → (subscription id, instance id), by id."""
+    result: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for subscription_id, waiting in sorted(rows, key=lambda item: item[0]):
+        if isinstance(waiting.row, SubscriptionRow):
+            found = result.setdefault((waiting.row.name, waiting.row.key), [])
+            found.append((subscription_id, waiting.instance_id))
+    return result
+
+
+def _by_name(groups: Iterable[tuple[StartSubscription, ...]]) -> dict[str, list[StartSubscription]]:
+    result: dict[str, list[StartSubscription]] = {}
+    for start in sorted((start for group in groups for start in group), key=lambda start: start.process_key):
+        result.setdefault(start.name, []).append(start)
+    return result
+
+
+def _incident(waiting: Waiting, row: IncidentRow) -> Mapping[str, object]:
+    return {
+        "incident_id": row.incident_id,
+        "instance_id": waiting.instance_id,
+        "kind": row.kind,
+        "element_id": row.element_id,
+        "message": row.message,
+        "task_id": row.task_id,
+        "opened_at_ms": waiting.at_ms,
+    }
+
+
+def _user_task(waiting: Waiting, row: UserTaskRow) -> Mapping[str, object]:
+    return {
+        "user_task_id": row.user_task_id,
+        "instance_id": waiting.instance_id,
+        "element_id": row.element_id,
+        "name": row.name,
+        "assignee": row.assignee,
+        "candidate_users": row.candidate_users,
+        "candidate_groups": row.candidate_groups,
+        "form": row.form,
+        "variables": row.variables,
+        "created_at_ms": waiting.at_ms,
+        "due_at": row.due_at,
+    }

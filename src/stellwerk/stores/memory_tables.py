@@ -1,0 +1,335 @@
+"""The rows of the memory store: dictionaries by key, and sorted keys for what is scanned in order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import attrs
+
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.external_task import ExternalTask, Holder, TaskAttempt, TaskState
+from stellwerk.instants import InstantMs
+from stellwerk.ports import DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance
+from stellwerk.stores.sorted_keys import SortedKeys
+from stellwerk.stores.tables import DataFault, InstanceState
+
+__all__ = ["MemoryTables", "StartSubscription", "StoredMessage", "Waiting"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+ReadyKey = tuple[int, InstantMs, str]
+"""(minus priority, created, id): the order of hand-out."""
+InstantKey = tuple[InstantMs, str]
+
+
+@attrs.frozen
+class Waiting:
+    """A row that belongs to an instance: timer, subscription, user task or incident."""
+
+    instance_id: str
+    row: object
+    at_ms: InstantMs = 0
+
+
+@attrs.frozen
+class StoredMessage:
+    row: MessageRow
+    is_consumed: bool = False
+
+
+@attrs.frozen
+class StartSubscription:
+    definition_id: str
+    process_key: str
+    name: str
+
+
+class MemoryTables:
+    """Every write notes how to undo it until `forget_undo` is called."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, ExternalTask] = {}
+        self.attempts: dict[str, dict[int, TaskAttempt]] = {}
+        self.instances: dict[str, InstanceSummary] = {}
+        self.history: dict[str, list[tuple[int, InstantMs, bytes]]] = {}
+        self.snapshots: dict[str, tuple[int, bytes]] = {}
+        self.timers: dict[str, Waiting] = {}
+        self.subscriptions: dict[str, Waiting] = {}
+        self.user_tasks: dict[str, Waiting] = {}
+        self.incidents: dict[str, Waiting] = {}
+        self.messages: dict[str, StoredMessage] = {}
+        self.inbox: dict[tuple[str, str], InboxRow] = {}
+        self.definitions: dict[str, list[DefinitionRow]] = {}
+        self.start_subscriptions: dict[str, tuple[StartSubscription, ...]] = {}
+        """By process key."""
+        self.ready_by_topic: dict[str, SortedKeys[ReadyKey]] = {}
+        self.waiting_by_topic: dict[str, SortedKeys[InstantKey]] = {}
+        """READY, but their back-off had not ended when they were written."""
+        self.locked: SortedKeys[InstantKey] = SortedKeys()
+        self.timers_by_due: SortedKeys[InstantKey] = SortedKeys()
+        self.messages_by_arrival: SortedKeys[InstantKey] = SortedKeys()
+        self._undo: list[Callable[[], object]] = []
+
+    # --- undo ------------------------------------------------------------------------------------------------------
+
+    def forget_undo(self) -> None:
+        self._undo.clear()
+
+    def undo(self) -> None:
+        """Take back all writes since `forget_undo`."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _insert(self, table: dict[K, V], key: K, value: V) -> None:
+        if key in table:
+            raise DataFault(f"{key} is there already")
+        table[key] = value
+        self._undo.append(partial(table.pop, key))
+
+    def _replace(self, table: dict[K, V], key: K, value: V) -> None:
+        if key in table:
+            self._undo.append(partial(table.__setitem__, key, table[key]))
+        else:
+            self._undo.append(partial(table.pop, key))
+        table[key] = value
+
+    def _delete(self, table: dict[K, V], key: K) -> V | None:
+        if key not in table:
+            return None
+        value = table.pop(key)
+        self._undo.append(partial(table.__setitem__, key, value))
+        return value
+
+    def _add_key(self, keys: SortedKeys[InstantKey], key: InstantKey) -> None:
+        keys.add(key)
+        self._undo.append(partial(keys.discard, key))
+
+    def _discard_key(self, keys: SortedKeys[InstantKey], key: InstantKey) -> None:
+        keys.discard(key)
+        self._undo.append(partial(keys.add, key))
+
+    # --- external tasks --------------------------------------------------------------------------------------------
+
+    def task(self, task_id: str) -> ExternalTask | None:
+        return self.tasks.get(task_id)
+
+    def insert_task(self, task: ExternalTask) -> None:
+        self._insert(self.tasks, task.task_id, task)
+        self._index(task)
+        self._undo.append(partial(self._unindex, task))
+
+    def update_task(self, task: ExternalTask) -> None:
+        before = self.tasks[task.task_id]
+        self._swap(before, task)
+        self._undo.append(partial(self._swap, task, before))
+
+    def _swap(self, before: ExternalTask, after: ExternalTask) -> None:
+        self._unindex(before)
+        self.tasks[after.task_id] = after
+        self._index(after)
+
+    def _index(self, task: ExternalTask) -> None:
+        if task.state is TaskState.LOCKED and task.lease is not None:
+            self.locked.add((task.lease.until_ms, task.task_id))
+        elif task.state is TaskState.READY and not task.draining:
+            if task.available_at_ms > task.updated_at_ms:
+                waiting = self.waiting_by_topic.setdefault(task.topic, SortedKeys())
+                waiting.add((task.available_at_ms, task.task_id))
+            else:
+                self.ready_by_topic.setdefault(task.topic, SortedKeys()).add(_ready_key(task))
+
+    def _unindex(self, task: ExternalTask) -> None:
+        if task.state is TaskState.LOCKED and task.lease is not None:
+            self.locked.discard((task.lease.until_ms, task.task_id))
+        elif task.state is TaskState.READY and not task.draining:
+            if task.available_at_ms > task.updated_at_ms:
+                self.waiting_by_topic[task.topic].discard((task.available_at_ms, task.task_id))
+            else:
+                self.ready_by_topic[task.topic].discard(_ready_key(task))
+
+    def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+        sources: list[Iterator[ReadyKey]] = []
+        for topic in topics:
+            sources.append(iter(self.ready_by_topic.get(topic, ())))
+            sources.append(iter(sorted(self._due_again(topic, now_ms))))
+        return [self.tasks[key[2]] for key in islice(heapq.merge(*sources), limit)]
+
+    def _due_again(self, topic: str, now_ms: InstantMs) -> Iterator[ReadyKey]:
+        for available_at_ms, task_id in self.waiting_by_topic.get(topic, ()):
+            if available_at_ms > now_ms:
+                return
+            yield _ready_key(self.tasks[task_id])
+
+    def next_available(self, topic: str, now_ms: InstantMs) -> InstantMs | None:
+        waiting = self.waiting_by_topic.get(topic)
+        return None if waiting is None else _first_instant(waiting, now_ms)
+
+    def past_due(self, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+        found: list[ExternalTask] = []
+        for until_ms, task_id in self.locked:
+            if until_ms > now_ms or len(found) == limit:
+                break
+            found.append(self.tasks[task_id])
+        return found
+
+    def next_expiry(self, now_ms: InstantMs) -> InstantMs | None:
+        return _first_instant(self.locked, now_ms)
+
+    def leases_of(self, worker_id: str, boot_id: str) -> list[ExternalTask]:
+        found: list[ExternalTask] = []
+        for _, task_id in self.locked:
+            task = self.tasks[task_id]
+            if task.lease is not None and _is_boot_of(task.lease.holder, worker_id, boot_id):
+                found.append(task)
+        return sorted(found, key=lambda task: task.task_id)
+
+    def attempt(self, task_id: str, fence: int) -> TaskAttempt | None:
+        return self.attempts.get(task_id, {}).get(fence)
+
+    def newest_attempt(self, task_id: str, worker_id: str) -> TaskAttempt | None:
+        of_worker = [item for item in self.attempts.get(task_id, {}).values() if item.worker_id == worker_id]
+        return max(of_worker, key=lambda item: item.fence, default=None)
+
+    def insert_attempt(self, attempt: TaskAttempt) -> None:
+        self._insert(self.attempts.setdefault(attempt.task_id, {}), attempt.fence, attempt)
+
+    # --- instances -------------------------------------------------------------------------------------------------
+
+    def instance(self, instance_id: str, *, is_new: bool = False) -> InstanceState | None:
+        row = self.instances.get(instance_id)
+        return None if row is None else InstanceState(row.version, row.status)
+
+    def insert_instance(self, instance_id: str, row: NewInstance, state: InstanceState, at_ms: InstantMs) -> None:
+        summary = InstanceSummary(
+            instance_id, row.definition_id, row.process_key, row.business_key, state.status, state.version, at_ms, None
+        )
+        self._insert(self.instances, instance_id, summary)
+
+    def update_instance(self, instance_id: str, state: InstanceState, ended_at_ms: InstantMs | None) -> None:
+        old = self.instances[instance_id]
+        new = InstanceSummary(
+            instance_id,
+            old.definition_id,
+            old.process_key,
+            old.business_key,
+            state.status,
+            state.version,
+            old.started_at_ms,
+            old.ended_at_ms if ended_at_ms is None else ended_at_ms,
+        )
+        self._replace(self.instances, instance_id, new)
+
+    def owner_of(self, instance_id: str) -> tuple[str, str | None]:
+        row = self.instances[instance_id]
+        return row.definition_id, row.business_key
+
+    def append_history(self, instance_id: str, version: int, at_ms: InstantMs, facts: bytes) -> None:
+        steps = self.history.setdefault(instance_id, [])
+        steps.append((version, at_ms, facts))
+        self._undo.append(steps.pop)
+
+    def put_snapshot(self, instance_id: str, version: int, snapshot: bytes) -> None:
+        self._replace(self.snapshots, instance_id, (version, snapshot))
+
+    # --- what waits ------------------------------------------------------------------------------------------------
+
+    def insert_timer(self, instance_id: str, row: TimerRow) -> None:
+        self._insert(self.timers, row.timer_id, Waiting(instance_id, row))
+        self._add_key(self.timers_by_due, (row.due_at_ms, row.timer_id))
+
+    def delete_timer(self, timer_id: str) -> None:
+        waiting = self._delete(self.timers, timer_id)
+        if waiting is not None and isinstance(waiting.row, TimerRow):
+            self._discard_key(self.timers_by_due, (waiting.row.due_at_ms, timer_id))
+
+    def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None:
+        self._insert(self.subscriptions, row.subscription_id, Waiting(instance_id, row))
+
+    def delete_subscription(self, subscription_id: str) -> None:
+        self._delete(self.subscriptions, subscription_id)
+
+    def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None:
+        self._insert(self.user_tasks, row.user_task_id, Waiting(instance_id, row, at_ms))
+
+    def delete_user_task(self, user_task_id: str) -> None:
+        self._delete(self.user_tasks, user_task_id)
+
+    def has_incident(self, instance_id: str, incident_id: str) -> bool:
+        waiting = self.incidents.get(incident_id)
+        return waiting is not None and waiting.instance_id == instance_id
+
+    def insert_incident(self, instance_id: str, row: IncidentRow, at_ms: InstantMs) -> None:
+        self._insert(self.incidents, row.incident_id, Waiting(instance_id, row, at_ms))
+
+    def delete_incident(self, incident_id: str) -> None:
+        self._delete(self.incidents, incident_id)
+
+    # --- messages and the inbox ------------------------------------------------------------------------------------
+
+    def knows_message(self, message_id: str) -> bool:
+        return message_id in self.messages
+
+    def has_message(self, message_id: str) -> bool:
+        stored = self.messages.get(message_id)
+        return stored is not None and not stored.is_consumed
+
+    def insert_message(self, row: MessageRow) -> None:
+        self._insert(self.messages, row.message_id, StoredMessage(row))
+        self._add_key(self.messages_by_arrival, (row.published_at_ms, row.message_id))
+
+    def consume_message(self, message_id: str) -> None:
+        row = attrs.evolve(self.messages[message_id].row, variables=b"")
+        self._replace(self.messages, message_id, StoredMessage(row, is_consumed=True))
+        self._discard_key(self.messages_by_arrival, (row.published_at_ms, message_id))
+
+    def drop_messages(self, now_ms: InstantMs) -> int:
+        ended = [stored for stored in self.messages.values() if stored.row.expires_at_ms <= now_ms]
+        for stored in ended:
+            self._delete(self.messages, stored.row.message_id)
+            if not stored.is_consumed:
+                key = (stored.row.published_at_ms, stored.row.message_id)
+                self._discard_key(self.messages_by_arrival, key)
+        return sum(not stored.is_consumed for stored in ended)
+
+    def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
+        return (instance_id, dedupe_key) in self.inbox
+
+    def insert_inbox_row(self, row: InboxRow) -> None:
+        self._insert(self.inbox, (row.instance_id, row.dedupe_key), row)
+
+    def delete_inbox_row(self, instance_id: str, dedupe_key: str) -> None:
+        self._delete(self.inbox, (instance_id, dedupe_key))
+
+    def drop_inbox(self, instance_id: str) -> None:
+        for key in [key for key in self.inbox if key[0] == instance_id]:
+            self._delete(self.inbox, key)
+
+    # --- definitions -----------------------------------------------------------------------------------------------
+
+    def latest_definition(self, key: str) -> DefinitionRow | None:
+        versions = self.definitions.get(key)
+        return versions[-1] if versions else None
+
+    def insert_definition(self, row: DefinitionRow) -> None:
+        versions = self.definitions.setdefault(row.key, [])
+        versions.append(row)
+        self._undo.append(versions.pop)
+        starts = tuple(StartSubscription(row.definition_id, row.key, name) for name in row.start_messages)
+        self._replace(self.start_subscriptions, row.key, starts)
+
+
+def _ready_key(task: ExternalTask) -> ReadyKey:
+    return (-task.priority, task.created_at_ms, task.task_id)
+
+
+def _first_instant(keys: SortedKeys[InstantKey], after_ms: InstantMs) -> InstantMs | None:
+    return next((instant for instant, _ in keys.from_key((after_ms + 1, ""))), None)
+
+
+def _is_boot_of(holder: Holder, worker_id: str, boot_id: str) -> bool:
+    return holder.worker_id == worker_id and holder.boot_id == boot_id

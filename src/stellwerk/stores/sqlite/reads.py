@@ -1,0 +1,240 @@
+"""What is read from an SQLite file outside of transactions. Each function takes the connection first."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.core.history import decode_facts
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    DefinitionRow,
+    DueTimer,
+    HistoryStep,
+    InboxRow,
+    InstanceSummary,
+    MatchedMessage,
+    ReadyScan,
+    ReadyTask,
+    StoredInstance,
+)
+from stellwerk.stores.sqlite import rows
+from stellwerk.stores.sqlite.tables import select_ready
+
+__all__ = [
+    "attempts",
+    "definition",
+    "definitions",
+    "draining_ready",
+    "due_timers",
+    "history",
+    "inbox",
+    "incidents",
+    "instance",
+    "instances",
+    "latest_definition",
+    "load_instance",
+    "matched_messages",
+    "next_lock_expiry",
+    "ready_tasks",
+    "task",
+    "tasks",
+    "user_tasks",
+]
+
+_INSTANCES = f"SELECT {', '.join(rows.INSTANCE_COLUMNS)} FROM instances"  # noqa: S608 -- constants, here and below
+_DEFINITIONS = f"SELECT {', '.join(rows.DEFINITION_COLUMNS)} FROM definitions"  # noqa: S608
+_TASKS = f"SELECT {', '.join(rows.TASK_COLUMNS)} FROM external_tasks"  # noqa: S608
+
+
+def load_instance(connection: sqlite3.Connection, instance_id: str) -> StoredInstance | None:
+    row = connection.execute(
+        "SELECT i.version, i.definition_id, i.status, s.version, s.snapshot"
+        " FROM instances i LEFT JOIN snapshots s ON s.instance_id = i.instance_id WHERE i.instance_id = ?",
+        (instance_id,),
+    ).fetchone()
+    if row is None:
+        return None
+    version, definition_id, status, snapshot_version, snapshot = row
+    steps = tuple(history(connection, instance_id, after=snapshot_version or 0))
+    return StoredInstance(version, definition_id, status, snapshot, steps)
+
+
+def history(connection: sqlite3.Connection, instance_id: str, *, after: int = 0) -> list[HistoryStep]:
+    statement = "SELECT version, at_ms, facts FROM history WHERE instance_id = ? AND version > ? ORDER BY version"
+    found = connection.execute(statement, (instance_id, after)).fetchall()
+    return [HistoryStep(version, at_ms, decode_facts(facts)) for version, at_ms, facts in found]
+
+
+def instance(connection: sqlite3.Connection, instance_id: str) -> InstanceSummary | None:
+    row = connection.execute(f"{_INSTANCES} WHERE instance_id = ?", (instance_id,)).fetchone()
+    return None if row is None else rows.instance_from_row(row)
+
+
+def instances(
+    connection: sqlite3.Connection, status: str | None, process_key: str | None, limit: int, after: str | None
+) -> list[InstanceSummary]:
+    conditions, parameters = _conditions({"status": status, "process_key": process_key})
+    anchor = None if after is None else instance(connection, after)
+    if anchor is not None:
+        conditions.append("(started_at_ms, instance_id) < (?, ?)")
+        parameters += [anchor.started_at_ms, anchor.instance_id]
+    statement = f"{_INSTANCES}{_where(conditions)} ORDER BY started_at_ms DESC, instance_id DESC LIMIT ?"
+    return [rows.instance_from_row(row) for row in connection.execute(statement, (*parameters, limit)).fetchall()]
+
+
+def _conditions(wanted: Mapping[str, str | None]) -> tuple[list[str], list[object]]:
+    """Column names are ours; values go in as parameters."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    return [f"{column} = ?" for column in given], list(given.values())
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def definition(connection: sqlite3.Connection, key: str, version: int) -> DefinitionRow | None:
+    statement = f"{_DEFINITIONS} WHERE process_key = ? AND version = ?"
+    row = connection.execute(statement, (key, version)).fetchone()
+    return None if row is None else rows.definition_from_row(row)
+
+
+def latest_definition(connection: sqlite3.Connection, key: str) -> DefinitionRow | None:
+    statement = f"{_DEFINITIONS} WHERE process_key = ? ORDER BY version DESC LIMIT 1"
+    row = connection.execute(statement, (key,)).fetchone()
+    return None if row is None else rows.definition_from_row(row)
+
+
+def definitions(connection: sqlite3.Connection) -> list[DefinitionRow]:
+    found = connection.execute(f"{_DEFINITIONS} ORDER BY process_key, version").fetchall()
+    return [rows.definition_from_row(row) for row in found]
+
+
+def task(connection: sqlite3.Connection, task_id: str) -> ExternalTask | None:
+    row = connection.execute(f"{_TASKS} WHERE task_id = ?", (task_id,)).fetchone()
+    return None if row is None else rows.task_from_row(row)
+
+
+def tasks(
+    connection: sqlite3.Connection, instance_id: str | None, topic: str | None, state: str | None, limit: int
+) -> list[ExternalTask]:
+    conditions, parameters = _conditions({"process_instance": instance_id, "task_type": topic, "state": state})
+    statement = f"{_TASKS}{_where(conditions)} ORDER BY created_at, task_id LIMIT ?"
+    return [rows.task_from_row(row) for row in connection.execute(statement, (*parameters, limit)).fetchall()]
+
+
+def attempts(connection: sqlite3.Connection, task_id: str) -> list[TaskAttempt]:
+    columns = ", ".join(rows.ATTEMPT_COLUMNS)
+    statement = f"SELECT {columns} FROM task_attempts WHERE task_id = ? ORDER BY fence"  # noqa: S608
+    return [rows.attempt_from_row(row) for row in connection.execute(statement, (task_id,)).fetchall()]
+
+
+def ready_tasks(connection: sqlite3.Connection, topic: str, now_ms: InstantMs, limit: int) -> ReadyScan:
+    found = tuple(
+        ReadyTask(-row.priority, row.created_at_ms, row.task_id, row.lock_duration_ms)
+        for row in select_ready(connection, topic, now_ms, limit)
+    )
+    next_available_ms = connection.execute(
+        "SELECT min(available_at) FROM external_tasks WHERE task_type = ? AND state = 'READY' AND draining = 0"
+        " AND available_at > updated_at AND available_at > ?",
+        (topic, now_ms),
+    ).fetchone()[0]
+    return ReadyScan(found, next_available_ms, now_ms)
+
+
+def next_lock_expiry(connection: sqlite3.Connection) -> InstantMs | None:
+    """When the first lock runs out, or ran out."""
+    (expiry_ms,) = connection.execute(
+        "SELECT min(lock_expire_at) FROM external_tasks WHERE state = 'LOCKED'"
+    ).fetchone()
+    return None if expiry_ms is None else int(expiry_ms)
+
+
+def draining_ready(connection: sqlite3.Connection, limit: int) -> list[tuple[str, str]]:
+    statement = (
+        "SELECT process_instance, task_id FROM external_tasks"
+        " WHERE state = 'READY' AND draining = 1 ORDER BY task_id LIMIT ?"
+    )
+    return connection.execute(statement, (limit,)).fetchall()
+
+
+def due_timers(
+    connection: sqlite3.Connection, now_ms: InstantMs, limit: int
+) -> tuple[list[DueTimer], InstantMs | None]:
+    statement = "SELECT timer_id, instance_id, due_at_ms FROM timers ORDER BY due_at_ms, timer_id LIMIT ?"
+    found = [DueTimer(*row) for row in connection.execute(statement, (limit + 1,)).fetchall()]
+    due = [timer for timer in found[:limit] if timer.due_at_ms <= now_ms]
+    return due, found[len(due)].due_at_ms if len(found) > len(due) else None
+
+
+_MATCHES = f"""
+SELECT {", ".join(f"m.{column}" for column in rows.MESSAGE_COLUMNS)}, s.subscription_id, s.instance_id,
+    (SELECT definition_id FROM start_subscriptions t WHERE t.name = m.name ORDER BY t.process_key LIMIT 1) AS starts
+FROM messages m LEFT JOIN subscriptions s ON s.name = m.name AND s.key = m.key
+WHERE m.is_consumed = 0 AND m.expires_at_ms > ? AND (s.subscription_id IS NOT NULL OR starts IS NOT NULL)
+ORDER BY m.published_at_ms, m.message_id, s.subscription_id"""  # noqa: S608
+
+
+def matched_messages(connection: sqlite3.Connection, now_ms: InstantMs, limit: int) -> list[MatchedMessage]:
+    """Each message with the first subscription that no older message takes, else with what it starts."""
+    matched: list[MatchedMessage] = []
+    taken: set[str] = set()
+    for _, group in groupby(connection.execute(_MATCHES, (now_ms,)), key=itemgetter(0)):
+        if len(matched) == limit:
+            break
+        candidates = list(group)
+        message = rows.message_from_row(candidates[0][:6])
+        free = next((row for row in candidates if row[6] is not None and row[6] not in taken), None)
+        if free is not None:
+            taken.add(free[6])
+            matched.append(MatchedMessage(message, free[7], free[6], None))
+        elif candidates[0][8] is not None:
+            matched.append(MatchedMessage(message, None, None, candidates[0][8]))
+    return matched
+
+
+def incidents(connection: sqlite3.Connection, instance_id: str | None) -> list[Mapping[str, object]]:
+    columns = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
+    return _mappings(connection, "incidents", columns, instance_id)
+
+
+def user_tasks(connection: sqlite3.Connection, instance_id: str | None) -> list[Mapping[str, object]]:
+    columns = (
+        "user_task_id",
+        "instance_id",
+        "element_id",
+        "name",
+        "assignee",
+        "candidate_users",
+        "candidate_groups",
+        "form",
+        "variables",
+        "created_at_ms",
+        "due_at",
+    )
+    return [
+        {
+            **row,
+            "candidate_users": rows.strings_from_text(str(row["candidate_users"])),
+            "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
+            "variables": str(row["variables"]).encode(),
+        }
+        for row in _mappings(connection, "user_tasks", columns, instance_id)
+    ]
+
+
+def _mappings(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], instance_id: str | None
+) -> list[Mapping[str, object]]:
+    conditions, parameters = _conditions({"instance_id": instance_id})
+    statement = f"SELECT {', '.join(columns)} FROM {table}{_where(conditions)} ORDER BY {columns[0]}"  # noqa: S608
+    return [dict(zip(columns, row, strict=True)) for row in connection.execute(statement, parameters).fetchall()]
+
+
+def inbox(connection: sqlite3.Connection, limit: int) -> list[InboxRow]:
+    statement = "SELECT instance_id, dedupe_key, command FROM inbox ORDER BY rowid LIMIT ?"
+    found = connection.execute(statement, (limit,)).fetchall()
+    return [InboxRow(instance_id, dedupe_key, command.encode()) for instance_id, dedupe_key, command in found]

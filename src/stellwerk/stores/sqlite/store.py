@@ -1,0 +1,269 @@
+"""The store on one SQLite file, for one engine at a time. SQLite stays in one thread, one hop for each call."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.errors import StoreUnavailable
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    Clock,
+    DefinitionRow,
+    DueTimer,
+    HistoryStep,
+    InboxRow,
+    InstanceSummary,
+    MatchedMessage,
+    Operation,
+    Outcome,
+    ReadyScan,
+    StoredInstance,
+    ThreadRunner,
+)
+from stellwerk.stores.lease_clock import LeaseClock
+from stellwerk.stores.operations import apply_operation
+from stellwerk.stores.sqlite import reads
+from stellwerk.stores.sqlite.connection import Synchronous, check_place, open_connection
+from stellwerk.stores.sqlite.migrations import migrate
+from stellwerk.stores.sqlite.tables import RecentRows, SqliteTables
+from stellwerk.stores.tables import ROW_FAULTS, refusal_of
+
+__all__ = ["ExclusiveLock", "SqliteStore"]
+
+T = TypeVar("T")
+
+_FAULTS: tuple[type[Exception], ...] = (
+    *ROW_FAULTS,
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""One operation is at fault; any other `sqlite3.Error` is the database's own and ends the whole transaction."""
+
+
+_RAISE_HIGH_WATER_MARK = "UPDATE meta SET value = max(value, ?) WHERE name = 'lease_clock_ms'"
+
+
+class ExclusiveLock(Protocol):
+    """Ends with the process, however that ends."""
+
+    def acquire(self) -> None:
+        """:raises StoreUnavailable: naming the file and the process that has it."""
+
+    def release(self) -> None: ...
+
+
+class SqliteStore:
+    """`Store` on the file `path`; `lock` keeps a second engine away from it."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        runner: ThreadRunner,
+        clock: Clock,
+        lock: ExclusiveLock,
+        synchronous: Synchronous = "FULL",
+    ) -> None:
+        self._path = Path(path)
+        self._runner = runner
+        self._clock = LeaseClock(clock)
+        self._lock = lock
+        self._synchronous: Synchronous = synchronous
+        self._connection: sqlite3.Connection | None = None
+        self._recent = RecentRows()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._connection is None else "open"
+        return f"SqliteStore({str(self._path)!r}, {self._synchronous}, {state})"
+
+    # --- open and close --------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._clock.open(await self._runner.run_sync(self._open))
+
+    def _open(self) -> InstantMs:
+        """→ the stored high-water mark of the lease clock."""
+        check_place(self._path)
+        self._lock.acquire()
+        try:
+            self._connection = open_connection(self._path, self._synchronous)
+            migrate(self._connection, str(self._path))
+            row = self._connection.execute("SELECT value FROM meta WHERE name = 'lease_clock_ms'").fetchone()
+        except sqlite3.Error as error:
+            self._close()
+            raise StoreUnavailable(f"{self._path} cannot be used: {error}") from error
+        except StoreUnavailable:
+            self._close()
+            raise
+        high_water_ms: InstantMs = row[0]
+        return high_water_ms
+
+    async def close(self) -> None:
+        await self._runner.run_sync(partial(self._close_at, self._clock.now_ms()))
+
+    def _close_at(self, now_ms: InstantMs) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):  # a mark of the last write is there anyway
+                self._connection.execute(_RAISE_HIGH_WATER_MARK, (now_ms,))
+        self._close()
+
+    def _close(self) -> None:
+        self._recent.clear()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._lock.release()
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    async def lease_now(self) -> InstantMs:
+        return self._clock.now_ms()
+
+    async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
+        now_ms = self._clock.now_ms()
+        return await self._runner.run_sync(partial(self._transact, tuple(operations), now_ms))
+
+    def _transact(self, operations: Sequence[Operation], now_ms: InstantMs) -> Sequence[Outcome]:
+        connection = self._opened()
+        try:
+            try:
+                return self._transact_together(connection, operations, now_ms)
+            except _FAULTS:
+                # One of them is at fault. Nothing was committed: do them again, each behind a savepoint of its own.
+                self._roll_back(connection)
+                return self._transact_apart(connection, operations, now_ms)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self._path}: {error}") from error
+        finally:
+            self._roll_back(connection)
+
+    def _transact_together(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
+    ) -> Sequence[Outcome]:
+        connection.execute("BEGIN IMMEDIATE")
+        tables = SqliteTables(connection, self._recent, trusts_insertions=True)
+        outcomes = [apply_operation(tables, operation, now_ms) for operation in operations]
+        tables.send()
+        if tables.has_written:
+            self._commit(connection, now_ms)
+            tables.keep_recent()
+        return outcomes
+
+    def _transact_apart(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
+    ) -> Sequence[Outcome]:
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [self._apply_alone(connection, operation, now_ms) for operation in operations]
+        self._commit(connection, now_ms)
+        return outcomes
+
+    def _apply_alone(self, connection: sqlite3.Connection, operation: Operation, now_ms: InstantMs) -> Outcome:
+        connection.execute("SAVEPOINT operation")
+        # Without the cache: it does not know what the operations before this one did.
+        tables = SqliteTables(connection, RecentRows(), trusts_insertions=False)
+        try:
+            outcome = apply_operation(tables, operation, now_ms)
+            tables.send()
+        except _FAULTS as error:
+            connection.execute("ROLLBACK TO operation")
+            outcome = refusal_of(operation, error)
+        connection.execute("RELEASE operation")
+        return outcome
+
+    def _commit(self, connection: sqlite3.Connection, now_ms: InstantMs) -> None:
+        connection.execute(_RAISE_HIGH_WATER_MARK, (now_ms,))
+        connection.execute("COMMIT")
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            self._recent.clear()
+            connection.execute("ROLLBACK")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"{self._path} is not open")
+        return self._connection
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._runner.run_sync(partial(self._read_now, read))
+
+    def _read_now(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._opened()
+        try:
+            return read(connection)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self._path}: {error}") from error
+
+    async def load_instance(self, instance_id: str) -> StoredInstance | None:
+        return await self._read(partial(reads.load_instance, instance_id=instance_id))
+
+    async def history(self, instance_id: str) -> Sequence[HistoryStep]:
+        return await self._read(partial(reads.history, instance_id=instance_id))
+
+    async def instance(self, instance_id: str) -> InstanceSummary | None:
+        return await self._read(partial(reads.instance, instance_id=instance_id))
+
+    async def instances(
+        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Sequence[InstanceSummary]:
+        return await self._read(
+            partial(reads.instances, status=status, process_key=process_key, limit=limit, after=after)
+        )
+
+    async def definition(self, definition_id: str) -> DefinitionRow | None:
+        key, _, version = definition_id.rpartition(":")
+        if not version.isascii() or not version.isdigit() or len(version) > 18:
+            return None
+        return await self._read(partial(reads.definition, key=key, version=int(version)))
+
+    async def latest_definition(self, key: str) -> DefinitionRow | None:
+        return await self._read(partial(reads.latest_definition, key=key))
+
+    async def definitions(self) -> Sequence[DefinitionRow]:
+        return await self._read(reads.definitions)
+
+    async def task(self, task_id: str) -> ExternalTask | None:
+        return await self._read(partial(reads.task, task_id=task_id))
+
+    async def tasks(
+        self, *, instance_id: str | None = None, topic: str | None = None, state: str | None = None, limit: int = 1000
+    ) -> Sequence[ExternalTask]:
+        return await self._read(partial(reads.tasks, instance_id=instance_id, topic=topic, state=state, limit=limit))
+
+    async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
+        return await self._read(partial(reads.attempts, task_id=task_id))
+
+    async def ready_tasks(self, topic: str, limit: int) -> ReadyScan:
+        now_ms = self._clock.now_ms()
+        return await self._read(partial(reads.ready_tasks, topic=topic, now_ms=now_ms, limit=limit))
+
+    async def next_lock_expiry(self) -> tuple[InstantMs | None, InstantMs]:
+        return await self._read(reads.next_lock_expiry), self._clock.now_ms()
+
+    async def draining_ready(self, limit: int) -> Sequence[tuple[str, str]]:
+        return await self._read(partial(reads.draining_ready, limit=limit))
+
+    async def due_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
+        return await self._read(partial(reads.due_timers, now_ms=now_ms, limit=limit))
+
+    async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
+        return await self._read(partial(reads.matched_messages, now_ms=now_ms, limit=limit))
+
+    async def incidents(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+        return await self._read(partial(reads.incidents, instance_id=instance_id))
+
+    async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+        return await self._read(partial(reads.user_tasks, instance_id=instance_id))
+
+    async def inbox(self, limit: int) -> Sequence[InboxRow]:
+        return await self._read(partial(reads.inbox, limit=limit))

@@ -1,0 +1,135 @@
+"""The rows of an embedded store, as the write path (`operations`) sees them: by key, within one transaction.
+
+Memory and SQLite implement `Tables`; what an operation means is written once above it. Nothing here is async: the
+write path runs in the one writer's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.errors import InvalidInput
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    Changeset,
+    DefinitionRow,
+    InboxRow,
+    MessageRow,
+    NewInstance,
+    Operation,
+    Outcome,
+    RefusedChangeset,
+    RefusedGuard,
+)
+
+__all__ = ["ENDED_STATUSES", "ROW_FAULTS", "DataFault", "InstanceState", "Tables", "refusal_of"]
+
+ENDED_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+"""Statuses of an instance that does nothing any more."""
+
+
+class DataFault(Exception):
+    """One row cannot be written as it is (a duplicate key, a value that the store cannot hold)."""
+
+
+ROW_FAULTS: tuple[type[Exception], ...] = (
+    DataFault,
+    ValueError,
+    TypeError,
+    OverflowError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)
+"""What an operation with an impossible value in it ends in. It is refused alone; its neighbours are applied."""
+
+
+def refusal_of(operation: Operation, error: Exception) -> Outcome:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(operation, Changeset):
+        return RefusedChangeset(RefusedGuard.DATA, text)
+    return InvalidInput(f"the store cannot write this: {text}")
+
+
+@attrs.frozen
+class InstanceState:
+    """What the guards and the update of an ``instances`` row need of it."""
+
+    version: int
+    status: str
+
+
+class Tables(Protocol):
+    """Reads see what this transaction wrote. Methods that write raise `DataFault`, now or when the writes are sent."""
+
+    # external tasks
+    def task(self, task_id: str) -> ExternalTask | None: ...
+    def insert_task(self, task: ExternalTask) -> None: ...
+    def update_task(self, task: ExternalTask) -> None: ...
+    def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+        """READY, not draining, available; in order of hand-out over all topics."""
+
+    def past_due(self, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+        """LOCKED with a lock that has run out, the longest overdue first."""
+
+    def next_expiry(self, now_ms: InstantMs) -> InstantMs | None:
+        """When the first lock that has not run out will."""
+
+    def leases_of(self, worker_id: str, boot_id: str) -> list[ExternalTask]:
+        """LOCKED by that worker process, by task id."""
+
+    def attempt(self, task_id: str, fence: int) -> TaskAttempt | None: ...
+    def newest_attempt(self, task_id: str, worker_id: str) -> TaskAttempt | None: ...
+    def insert_attempt(self, attempt: TaskAttempt) -> None: ...
+
+    # instances
+    def instance(self, instance_id: str, *, is_new: bool = False) -> InstanceState | None:
+        """``is_new``: it probably does not exist; None is then good enough as long as its insertion tells."""
+
+    def insert_instance(self, instance_id: str, row: NewInstance, state: InstanceState, at_ms: InstantMs) -> None: ...
+    def update_instance(self, instance_id: str, state: InstanceState, ended_at_ms: InstantMs | None) -> None: ...
+    def owner_of(self, instance_id: str) -> tuple[str, str | None]:
+        """(definition id, business key)."""
+
+    def append_history(self, instance_id: str, version: int, at_ms: InstantMs, facts: bytes) -> None: ...
+    def put_snapshot(self, instance_id: str, version: int, snapshot: bytes) -> None: ...
+
+    # what waits
+    def insert_timer(self, instance_id: str, row: TimerRow) -> None: ...
+    def delete_timer(self, timer_id: str) -> None: ...
+    def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None: ...
+    def delete_subscription(self, subscription_id: str) -> None: ...
+    def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None: ...
+    def delete_user_task(self, user_task_id: str) -> None: ...
+    def has_incident(self, instance_id: str, incident_id: str) -> bool: ...
+    def insert_incident(self, instance_id: str, row: IncidentRow, at_ms: InstantMs) -> None: ...
+    def delete_incident(self, incident_id: str) -> None: ...
+
+    # messages and the inbox
+    def knows_message(self, message_id: str) -> bool:
+        """Waiting, or consumed and its time to live has not ended."""
+
+    def has_message(self, message_id: str) -> bool:
+        """Waiting."""
+
+    def insert_message(self, row: MessageRow) -> None: ...
+    def consume_message(self, message_id: str) -> None:
+        """Its id is remembered for its time to live, so that publishing it again does nothing."""
+
+    def drop_messages(self, now_ms: InstantMs) -> int:
+        """How many that still waited."""
+
+    def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool: ...
+    def insert_inbox_row(self, row: InboxRow) -> None: ...
+    def delete_inbox_row(self, instance_id: str, dedupe_key: str) -> None: ...
+    def drop_inbox(self, instance_id: str) -> None: ...
+
+    # definitions
+    def latest_definition(self, key: str) -> DefinitionRow | None: ...
+    def insert_definition(self, row: DefinitionRow) -> None:
+        """And its start subscriptions replace those of the version before."""

@@ -1,0 +1,30 @@
+"""Listening sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+__all__ = ["BACKLOG", "listening_port", "open_listeners"]
+
+BACKLOG = 1024
+"""Connections that wait to be accepted: a whole fleet of workers reconnects at once when an engine restarts."""
+
+
+async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Listen on every address of `host`. Port 0: a free one, on the first address only (all must have one number).
+
+    :raises OSError: when the port is taken, the address is not ours or the name is unknown.
+    """
+    listeners: list[trio.SocketListener] = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    if port != 0:
+        return listeners
+    for superfluous in listeners[1:]:
+        await superfluous.aclose()
+    return listeners[:1]
+
+
+def listening_port(listeners: Sequence[trio.SocketListener]) -> int:
+    port: int = listeners[0].socket.getsockname()[1]
+    return port

@@ -1,0 +1,26 @@
+"""The behaviour that every store of stellwerk has: a suite that a new store inherits and must pass.
+
+    class TestMyStore(StoreContract):
+        def make_store(self, clock: ManualClock) -> Store:
+            return MyStore(…, clock)
+
+Each test opens what `make_store` gives and may close and open it again. Tests named ``test_rule_…`` are after the rules
+in the docs' page on consistency, tests named ``test_L…`` after the requirements on the external task's life.
+"""
+
+from stellwerk.testing.store_contract.changesets import ChangesetContract
+from stellwerk.testing.store_contract.clock import ClockContract
+from stellwerk.testing.store_contract.endings import EndingContract
+from stellwerk.testing.store_contract.leases import LeaseContract
+from stellwerk.testing.store_contract.messages import MessageContract
+from stellwerk.testing.store_contract.reads import ReadContract
+from stellwerk.testing.store_contract.sessions import SessionContract
+from stellwerk.testing.store_contract.world import ManualClock, StoreWorld
+
+__all__ = ["ManualClock", "StoreContract", "StoreWorld"]
+
+
+class StoreContract(
+    ChangesetContract, EndingContract, LeaseContract, SessionContract, MessageContract, ReadContract, ClockContract
+):
+    """All of it."""

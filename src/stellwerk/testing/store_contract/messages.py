@@ -1,0 +1,116 @@
+"""Messages, timers and what waits for them."""
+
+from __future__ import annotations
+
+from stellwerk.core.changes import RowChanges, SubscriptionRow, TimerRow
+from stellwerk.ports import (
+    DefinitionRow,
+    DeployDefinitions,
+    Deployed,
+    DropMessages,
+    DueTimer,
+    MessageRow,
+    PublishMessage,
+)
+from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld
+
+__all__ = ["MessageContract"]
+
+
+def _message(message_id: str, key: str = "1", name: str = "paid", at_ms: int = START_MS) -> MessageRow:
+    return MessageRow(message_id, name, key, b'{"x":1}', at_ms, at_ms + 60_000)
+
+
+async def _publish(world: StoreWorld, *messages: MessageRow) -> list[object]:
+    return await world.transact(*(PublishMessage(message) for message in messages))
+
+
+async def _subscribe(world: StoreWorld, instance_id: str, *subscriptions: tuple[str, str]) -> None:
+    rows = tuple(SubscriptionRow(subscription_id, "Catch_1", "paid", key) for subscription_id, key in subscriptions)
+    await world.step(instance_id, RowChanges(subscriptions_opened=rows))
+
+
+async def _matches(world: StoreWorld, limit: int = 10) -> list[tuple[str, str | None]]:
+    """(message id, subscription or definition)."""
+    found = await world.store.matched_messages(world.clock.wall_ms(), limit)
+    return [(match.message.message_id, match.subscription_id or match.definition_id) for match in found]
+
+
+class MessageContract(ContractBase):
+    async def test_rule_6_whichever_comes_first_message_and_subscription_are_paired(self) -> None:
+        async with self.open_world() as world:
+            await _publish(world, _message("m1"))
+            assert await _matches(world) == []
+            await _subscribe(world, "i", ("s1", "1"), ("s2", "2"))
+            await _publish(world, _message("m2", "2"), _message("m3", "3"), _message("m4", "1", "other"))
+            assert await _matches(world) == [("m1", "s1"), ("m2", "s2")]
+            assert await _matches(world, limit=1) == [("m1", "s1")]
+            (match, _) = await world.store.matched_messages(START_MS, 10)
+            assert (match.message, match.instance_id, match.definition_id) == (_message("m1"), "i", None)
+
+    async def test_rule_6_oldest_message_first_and_one_for_each_subscription(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s1", "1"))
+            await _subscribe(world, "j", ("s2", "1"))
+            await _publish(world, _message("late", at_ms=START_MS + 1), _message("c"), _message("b"))
+            assert await _matches(world) == [("b", "s1"), ("c", "s2")]
+
+    async def test_rule_6_the_correlating_step_takes_message_and_subscription(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s1", "1"))
+            await _publish(world, _message("m"))
+            await world.step("i", RowChanges(subscriptions_closed=("s1",)), messages_consumed=("m",))
+            assert await _matches(world) == []
+            await _subscribe(world, "j", ("s2", "1"))
+            assert await _matches(world) == []
+
+    async def test_a_message_is_published_once_also_when_it_was_consumed(self) -> None:
+        async with self.open_world() as world:
+            assert await _publish(world, _message("m"), _message("m")) == [True, False]
+            await world.step("i", messages_consumed=("m",))
+            await world.reopen()
+            assert await _publish(world, _message("m")) == [False]
+            assert await world.do(DropMessages(START_MS + 60_000), int) == 0
+            assert await _publish(world, _message("m")) == [True]
+
+    async def test_a_message_whose_time_ended_meets_nobody_and_is_dropped(self) -> None:
+        async with self.open_world() as world:
+            await _publish(world, _message("m"), _message("later", at_ms=START_MS + 1))
+            await _subscribe(world, "i", ("s", "1"))
+            world.clock.advance(60_000)
+            assert await _matches(world) == [("later", "s")]
+            assert await world.do(DropMessages(START_MS + 60_000), int) == 1
+            assert await world.do(DropMessages(START_MS + 60_000), int) == 0
+
+    async def test_rule_7_start_subscriptions_switch_to_the_new_version(self) -> None:
+        async with self.open_world() as world:
+            first = DefinitionRow("order", None, "1", b"", START_MS, ("paid", "ordered"))
+            second = DefinitionRow("order", None, "2", b"", START_MS, ("paid",))
+            await world.do(DeployDefinitions((first,)), Deployed)
+            await _publish(world, _message("m1", "any"), _message("m2", "other"), _message("m3", name="ordered"))
+            assert await _matches(world) == [("m1", "order:1"), ("m2", "order:1"), ("m3", "order:1")]
+            await world.do(DeployDefinitions((second,)), Deployed)
+            assert await _matches(world) == [("m1", "order:2"), ("m2", "order:2")]
+            await world.reopen()
+            assert await _matches(world) == [("m1", "order:2"), ("m2", "order:2")]
+
+    async def test_a_waiting_instance_goes_before_a_new_one(self) -> None:
+        async with self.open_world() as world:
+            row = DefinitionRow("order", None, "1", b"", START_MS, ("paid",))
+            await world.do(DeployDefinitions((row,)), Deployed)
+            await _subscribe(world, "i", ("s", "1"))
+            await _publish(world, _message("m1"), _message("m2"))
+            assert await _matches(world) == [("m1", "s"), ("m2", "order:1")]
+
+    async def test_timers_come_due_in_order(self) -> None:
+        async with self.open_world() as world:
+            timers = tuple(TimerRow(f"t{number}", "Timer_1", START_MS + 1_000 * number) for number in (3, 1, 2))
+            await world.step("i", RowChanges(timers_armed=timers))
+            assert await world.store.due_timers(START_MS, 10) == ([], START_MS + 1_000)
+            due, following = await world.store.due_timers(START_MS + 2_000, 10)
+            assert list(due) == [DueTimer("t1", "i", START_MS + 1_000), DueTimer("t2", "i", START_MS + 2_000)]
+            assert following == START_MS + 3_000
+            due, following = await world.store.due_timers(START_MS + 9_000, 1)
+            assert ([timer.timer_id for timer in due], following) == (["t1"], START_MS + 2_000)
+            await world.step("i", RowChanges(timers_disarmed=("t1", "t2", "t3")))
+            assert await world.store.due_timers(START_MS + 9_000, 10) == ([], None)

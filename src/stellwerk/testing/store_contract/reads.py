@@ -1,0 +1,124 @@
+"""What can be asked of a store."""
+
+# ruff: noqa: N802 -- tests are named after the rows of the requirements
+
+from __future__ import annotations
+
+from stellwerk.core.changes import IncidentRow, RowChanges, UserTaskRow
+from stellwerk.ports import Store, StoredInstance
+from stellwerk.testing.store_contract.world import START_MS, ContractBase, new_task
+
+__all__ = ["ReadContract"]
+
+
+class ReadContract(ContractBase):
+    async def test_L9_the_store_is_used_through_the_port_alone(self) -> None:
+        async with self.open_world() as world:
+            store: Store = world.store
+            for method in (name for name in vars(Store) if not name.startswith("_")):
+                assert callable(getattr(store, method))
+            task_id = await world.ready_task()
+            (task,) = await world.fetch()
+            await world.fail(task, retry_after_ms=0)
+            (task,) = await world.fetch()
+            await world.commit(world.completion(task))
+            assert await world.state(task_id) == "COMPLETED"
+
+    async def test_an_instance_comes_back_with_all_its_steps(self) -> None:
+        async with self.open_world() as world:
+            await world.step("i")
+            await world.step("i", RowChanges(status="FAILED"))
+            await world.reopen()
+            loaded = await world.store.load_instance("i")
+            assert isinstance(loaded, StoredInstance)
+            assert (loaded.version, loaded.definition_id, loaded.status) == (2, "order:1", "FAILED")
+            assert loaded.snapshot is None
+            assert list(loaded.steps) == list(await world.store.history("i"))
+            assert [step.version for step in loaded.steps] == [1, 2]
+            assert await world.store.load_instance("nothing") is None
+
+    async def test_an_instance_comes_back_from_its_newest_snapshot(self) -> None:
+        async with self.open_world() as world:
+            await world.step("i", snapshot=b"\x00first")
+            await world.step("i", snapshot=b"\xffsecond")
+            await world.step("i")
+            loaded = await world.store.load_instance("i")
+            assert loaded is not None
+            assert (loaded.snapshot, [step.version for step in loaded.steps]) == (b"\xffsecond", [3])
+            assert len(await world.store.history("i")) == 3
+
+    async def test_instances_are_listed_newest_first_by_pages(self) -> None:
+        async with self.open_world() as world:
+            for name in ("a", "b", "c"):
+                await world.step(name)
+            world.clock.advance(1_000)
+            await world.step("d")
+            await world.step("b", RowChanges(status="COMPLETED"))
+
+            async def page(**wanted: object) -> list[str]:
+                return [row.instance_id for row in await world.store.instances(**wanted)]  # type: ignore[arg-type]
+
+            assert await page() == ["d", "c", "b", "a"]
+            assert await page(limit=2) == ["d", "c"]
+            assert await page(limit=2, after="c") == ["b", "a"]
+            assert await page(status="RUNNING") == ["d", "c", "a"]
+            assert await page(process_key="order", after="d") == ["c", "b", "a"]
+            assert await page(process_key="nothing") == []
+            ended = await world.store.instance("b")
+            assert ended is not None
+            assert (ended.started_at_ms, ended.ended_at_ms) == (START_MS, START_MS + 1_000)
+            assert (ended.status, ended.business_key) == ("COMPLETED", "business key")
+
+    async def test_an_instance_that_ends_in_its_first_step_has_ended(self) -> None:
+        async with self.open_world() as world:
+            await world.step("i", RowChanges(status="COMPLETED"))
+            ended = await world.store.instance("i")
+            assert ended is not None
+            assert (ended.status, ended.version, ended.ended_at_ms) == ("COMPLETED", 1, START_MS)
+
+    async def test_tasks_are_listed_by_instance_topic_and_state(self) -> None:
+        async with self.open_world() as world:
+            first = await world.instance_with(new_task("t1"), new_task("t2", topic="ship"))
+            await world.instance_with(new_task("t3"))
+            await world.lease("t3")
+
+            async def listed(**wanted: object) -> list[str]:
+                return [task.task_id for task in await world.store.tasks(**wanted)]  # type: ignore[arg-type]
+
+            assert await listed() == ["t1", "t2", "t3"]
+            assert await listed(instance_id=first) == ["t1", "t2"]
+            assert await listed(topic="payment") == ["t1", "t3"]
+            assert await listed(topic="payment", state="LOCKED") == ["t3"]
+            assert await listed(limit=1) == ["t1"]
+            assert await world.store.task("nothing") is None
+
+    async def test_user_tasks_and_incidents_are_listed(self) -> None:
+        async with self.open_world() as world:
+            user_task = UserTaskRow("u", "User_1", "Check", None, ("ann",), ("clerks", "x"), None, b'{"a":1}', "soon")
+            incident = IncidentRow("x", "model_fault", "Task_1", "no such variable", None)
+            await world.step("i", RowChanges(user_tasks_opened=(user_task,), incidents_opened=(incident,)))
+            (row,) = await world.store.user_tasks()
+            assert row == {
+                "user_task_id": "u",
+                "instance_id": "i",
+                "element_id": "User_1",
+                "name": "Check",
+                "assignee": None,
+                "candidate_users": ("ann",),
+                "candidate_groups": ("clerks", "x"),
+                "form": None,
+                "variables": b'{"a":1}',
+                "created_at_ms": START_MS,
+                "due_at": "soon",
+            }
+            (row,) = await world.store.incidents("i")
+            assert row == {
+                "incident_id": "x",
+                "instance_id": "i",
+                "kind": "model_fault",
+                "element_id": "Task_1",
+                "message": "no such variable",
+                "task_id": None,
+                "opened_at_ms": START_MS,
+            }
+            assert await world.store.incidents("other") == []

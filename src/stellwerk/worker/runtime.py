@@ -1,0 +1,506 @@
+"""One run of a worker: its leases and handlers, the connections that come and go, and the way down."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, assert_never
+
+import attrs
+import trio
+
+from stellwerk.errors import StellwerkError
+from stellwerk.wire.messages import (
+    Authenticate,
+    BpmnErrorReport,
+    Complete,
+    Fail,
+    Hello,
+    LeaseRef,
+    Nack,
+    NackCode,
+    Release,
+    SessionLimits,
+    TaskOffer,
+)
+from stellwerk.worker.connection import Link, with_link
+from stellwerk.worker.errors import ConnectionLost, ErrorKind, Operation, Refused, TaskLost, WorkerGaveUp, leaves_of
+from stellwerk.worker.execution import WORKER_STOPS, Executions
+from stellwerk.worker.handler import Handler
+from stellwerk.worker.leases import FinalRequest, Lease, LeaseKey, LeaseTable
+from stellwerk.worker.reports import Reports
+from stellwerk.worker.session import Session
+from stellwerk.worker.system import Clock, Dial, Endpoint, Entropy, Threads
+from stellwerk.worker.task import CancelSignal, Task
+
+__all__ = ["CRITICAL_ERRORS_MAX", "Settings", "TokenSource", "WorkerRun"]
+
+TokenSource: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
+
+CRITICAL_ERRORS_MAX = 5
+_BACKOFF_S_MIN = 0.1
+_BACKOFF_S_MAX = 10.0
+_SUPERSEDED_WAIT_S = 30.0
+_ABORT_TIMEOUT_S = 5.0
+_FLUSH_TIMEOUT_S = 10.0
+_GOODBYE_TIMEOUT_S = 3.0
+_LEASE_IS_GONE = (NackCode.LEASE_LOST, NackCode.ALREADY_FINISHED, NackCode.CANCELLED, NackCode.NOT_FOUND)
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    endpoint: Endpoint
+    worker_id: str
+    token: TokenSource
+    dial: Dial
+    clock: Clock
+    entropy: Entropy
+    threads: Threads
+
+
+class _IdentityFailed(Exception):
+    """No credential could be had."""
+
+
+class WorkerRun:
+    """Leases and handlers live as long as the run; sessions come and go."""
+
+    def __init__(self, settings: Settings, handlers: Mapping[str, Handler], reports: Reports) -> None:
+        self._settings = settings
+        self._handlers = handlers
+        self._reports = reports
+        self._clock = settings.clock
+        self._trio_token = trio.lowlevel.current_trio_token()
+        self._table = LeaseTable()
+        self._executions = Executions(handlers, reports, settings.threads, self._table.next_ref, self._handler_ended)
+        self._session: Session | None = None
+        self._limits: SessionLimits | None = None
+        # Drawn here and not when the module is imported: forked processes must not share it.
+        self._boot_id = settings.entropy.uuid()
+        self._session_no = 0
+        self._failed_attempts = 0
+        self._identity_failures = 0
+        self._changed = trio.Event()
+        self._deadline_came_closer = trio.Event()
+        self._watched_ms = float("inf")
+        self._stop_requested = trio.Event()
+        self._grace_s = 0.0
+        self._draining = False
+        self._failure: WorkerGaveUp | None = None
+        self.critical_errors = 0
+        self.identity_failed = False
+
+    # --- for the public face -------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session is not None
+
+    @property
+    def active_task_count(self) -> int:
+        return len(self._executions)
+
+    def request_stop(self, grace_s: float) -> None:
+        """From any thread, and from a signal handler. The shortest grace of several requests holds."""
+        self._in_trio(self._begin_stop, grace_s)
+
+    def _begin_stop(self, grace_s: float) -> None:
+        self._grace_s = min(grace_s, self._grace_s) if self._stop_requested.is_set() else grace_s
+        self._stop_requested.set()
+        self._has_changed()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Until the stop is done.
+
+        :raises WorkerGaveUp: after too many critical errors in a row.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._watch_deadlines)
+            nursery.start_soon(self._stay_connected)
+            task_status.started()
+            await self._stop_requested.wait()
+            await self._drain()
+            nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        while self._failure is None:
+            delay_s = await self._attempt()
+            await self._clock.sleep(delay_s)
+
+    async def _attempt(self) -> float:
+        """One connection, from dialling to its end. → after how many seconds to try again."""
+        try:
+            token = await self._fresh_token()
+            await with_link(self._settings.dial, self._settings.endpoint, lambda link: self._serve(link, token))
+        except ConnectionLost as error:
+            self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
+        except Refused as error:
+            return self._refused(error)
+        except _IdentityFailed as error:
+            self._critical(error)
+        except Exception as error:
+            # Whatever it is: leases are held, so the worker goes on, and stops when it happens again and again.
+            self._unexpected(error)
+        return self._backoff_s()
+
+    def _unexpected(self, error: Exception) -> None:
+        leaf = leaves_of(error)[0]
+        cause = leaf if isinstance(leaf, Exception) else error
+        if not isinstance(cause, StellwerkError):
+            self._reports.log.exception("unexpected error in the worker")
+        self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, cause)
+        self._critical(cause)
+
+    async def _serve(self, link: Link, token: str | None) -> None:
+        session = Session(link, self, self._clock, self._handlers, self._reports.log)
+        try:
+            await session.run(self._hello(token))
+        finally:
+            self._session = None
+            self._table.forget_extensions()
+            self._has_changed()
+
+    def _hello(self, token: str | None) -> Hello:
+        self._session_no += 1
+        return Hello(
+            worker_id=self._settings.worker_id,
+            boot_id=self._boot_id,
+            session_no=self._session_no,
+            client="stellwerk-python",
+            holding=self._table.holding(),
+            token=token,
+        )
+
+    def _refused(self, error: Refused) -> float:
+        match error.code:
+            case NackCode.UNAUTHENTICATED | NackCode.FORBIDDEN:
+                self._reports.error(ErrorKind.PERMANENT_AUTHORIZATION_ERROR, error)
+                self._critical(error)
+            case NackCode.SUPERSEDED:
+                self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
+                return _SUPERSEDED_WAIT_S * (1.0 + self._settings.entropy.fraction() / 2)
+            case NackCode.TOO_SLOW | NackCode.UNAVAILABLE | NackCode.INTERNAL:
+                self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
+            case _:
+                self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, error)
+                self._critical(error)
+        return self._backoff_s()
+
+    def _critical(self, error: Exception) -> None:
+        self.critical_errors += 1
+        if self.critical_errors >= CRITICAL_ERRORS_MAX and self._failure is None:
+            self._failure = WorkerGaveUp(
+                f"the worker stops after {self.critical_errors} critical errors in a row; the last: {error}"
+            )
+            self._begin_stop(0.0)
+
+    def _backoff_s(self) -> float:
+        """Doubling from 0.1 s to 10 s, the second half of it by chance."""
+        longest = min(_BACKOFF_S_MAX, math.ldexp(_BACKOFF_S_MIN, min(self._failed_attempts, 10)))
+        self._failed_attempts += 1
+        return longest * (0.5 + self._settings.entropy.fraction() / 2)
+
+    async def _fresh_token(self) -> str | None:
+        source = self._settings.token
+        if source is None or isinstance(source, str):
+            return source
+        try:
+            token = await self._call_token_source(source)
+        except Exception as error:
+            self._identity_failures += 1
+            self._reports.error(ErrorKind.IDENTITY_REFRESH, error)
+            if self._identity_failures >= CRITICAL_ERRORS_MAX and not self.identity_failed:
+                self.identity_failed = True
+                self._reports.error(ErrorKind.CRITICAL_IDENTITY_FAILURE, error)
+            raise _IdentityFailed(f"no credential: {error}") from error
+        self._identity_failures, self.identity_failed = 0, False
+        return token
+
+    async def _call_token_source(self, source: Callable[[], str | Awaitable[str]]) -> str:
+        if inspect.iscoroutinefunction(source):
+            answer: str | Awaitable[str] = source()
+        else:
+            answer = await self._settings.threads.run_sync(source)
+        return answer if isinstance(answer, str) else await answer
+
+    # --- what a session tells (SessionOwner) ---------------------------------------------------------------------
+
+    def holding(self) -> tuple[LeaseRef, ...]:
+        return self._table.holding()
+
+    def room_of(self, topic: str) -> int:
+        """A handler whose lease is gone but which is not back yet still takes its slot."""
+        if self._draining:
+            return 0
+        return max(0, self._handlers[topic].max_tasks - self._executions.lost[topic])
+
+    def welcomed(self, session: Session, kept: Mapping[LeaseKey, float], lost: Mapping[LeaseKey, str]) -> None:
+        self._session, self._limits = session, session.limits
+        for key, deadline_ms in kept.items():
+            self.renewed(key, deadline_ms)
+        for key, reason in lost.items():
+            self.revoked(key, reason)
+        for lease in self._table.unanswered():
+            session.send(self._table.repeat(lease))
+        self._reports.log.info("connected to %s, %s leases resumed", self._settings.endpoint, len(kept))
+
+    def task_arrived(self, offer: TaskOffer, deadline_ms: float) -> None:
+        lease = self._table.accept(offer, deadline_ms)
+        if lease is None:
+            return
+        self._mind_deadline()
+        if self._draining or not self._executions.has_room(offer.topic):
+            self._give_back(lease)
+            return
+        self._executions.start(self._nursery, lease, self._task(lease))
+
+    def _give_back(self, lease: Lease) -> None:
+        if not self._draining and not self._executions.lost[lease.offer.topic]:
+            # Only a slot that is still taken after a revocation explains it; nothing else does.
+            error = StellwerkError(f"the engine sent more tasks of topic {lease.offer.topic!r} than there is room for")
+            self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, error)
+        self._hand_in(lease, Release(self._table.next_ref(), *lease.key, started=False))
+
+    def _task(self, lease: Lease) -> Task:
+        return Task(
+            lease.offer,
+            self._settings.worker_id,
+            CancelSignal(),
+            lambda: max(0.0, lease.deadline_ms / 1000 - self._monotonic_anywhere()),
+            lambda seconds: self._in_trio(self._extend, lease, seconds),
+        )
+
+    def renewed(self, key: LeaseKey, deadline_ms: float) -> None:
+        lease = self._table.renew(key, deadline_ms)
+        if lease is not None:
+            self._mind_deadline()
+            self._reports.heartbeat(Operation.EXTEND_LOCK, lease.offer.task_id)
+
+    def revoked(self, key: LeaseKey, reason: str) -> None:
+        lease = self._table.revoke(key, reason)
+        if lease is None or lease.final is not None:
+            return
+        if reason in ("cancelled", "suspended"):
+            self._reports.log.info("task %s was revoked: %s", lease.offer.task_id, reason)
+            self._lose(lease, reason)
+        else:
+            self._lose(lease, reason, TaskLost(f"the lease was revoked: {reason}"))
+
+    def _lose(self, lease: Lease, reason: str, error: TaskLost | None = None) -> None:
+        """The handler's result will be dropped."""
+        self._executions.abort(lease, reason)
+        if error is not None:
+            self._reports.error(ErrorKind.EXTEND_LOCK, error, lease.task)
+        self._room_changed()
+
+    def acked(self, ref: int) -> None:
+        if self._table.extension_answered(ref, granted=True) is not None:
+            self._mind_deadline()
+            return
+        lease = self._table.answered(ref)
+        if lease is None:
+            return
+        request, task_id = lease.final, lease.offer.task_id
+        self._table.drop(lease)
+        if isinstance(request, Complete):
+            self._reports.heartbeat(Operation.FINISH_EXTERNAL_TASK, task_id)
+        elif isinstance(request, Fail | BpmnErrorReport):
+            self._reports.heartbeat(Operation.HANDLE_ERROR, task_id)
+        self._has_changed()
+
+    def nacked(self, nack: Nack) -> None:
+        error = Refused(nack.message, code=nack.code)
+        extended = self._table.extension_answered(nack.ref, granted=False)
+        if extended is not None:
+            self._reports.error(ErrorKind.EXTEND_LOCK, error, extended.task)
+            if nack.code in _LEASE_IS_GONE and self._table.revoke(extended.key, nack.code) is not None:
+                self._lose(extended, "lost")
+            return
+        lease = self._table.answered(nack.ref)
+        if lease is not None:
+            self._final_refused(lease, nack, error)
+
+    def _final_refused(self, lease: Lease, nack: Nack, error: Refused) -> None:
+        if not isinstance(lease.final, Release):
+            self._reports.error(ErrorKind.FINISH_EXTERNAL_TASK, error, lease.task)
+        if nack.retryable:
+            lease.retries_sent += 1
+            self._nursery.start_soon(self._repeat_later, lease)
+        elif nack.code in _LEASE_IS_GONE or isinstance(lease.final, Fail | Release):
+            self._table.drop(lease)
+        else:
+            # The lease is ours still, but this result will never be taken: do not leave the task to its expiry.
+            self._hand_in(lease, self._refusal(lease, f"the engine refused the result: {nack.message}"))
+        self._has_changed()
+
+    async def _repeat_later(self, lease: Lease) -> None:
+        request = lease.final
+        longest = min(_BACKOFF_S_MAX / 2, math.ldexp(_BACKOFF_S_MIN, min(lease.retries_sent, 10)))
+        await self._clock.sleep(longest * (0.5 + self._settings.entropy.fraction() / 2))
+        if lease.final is request and self._table.awaits_answer(lease) and self._session is not None:
+            self._session.send(self._table.repeat(lease))
+
+    def _refusal(self, lease: Lease, message: str) -> Fail:
+        return Fail(self._table.next_ref(), *lease.key, message[:2_000])
+
+    def token_wanted(self, session: Session) -> None:
+        self._nursery.start_soon(self._authenticate, session)
+
+    async def _authenticate(self, session: Session) -> None:
+        try:
+            token = await self._fresh_token()
+        except _IdentityFailed as error:
+            self._critical(error)
+            return
+        if token is not None and self._session is session:
+            session.send(Authenticate(token))
+
+    def alive(self, pongs: int) -> None:
+        self._reports.heartbeat(Operation.FETCH_AND_LOCK)
+        if pongs >= 2:
+            # The session has outlived a heartbeat: it is more than an engine that welcomes and hangs up.
+            self._failed_attempts = self.critical_errors = 0
+
+    # --- results -------------------------------------------------------------------------------------------------
+
+    def _handler_ended(self, lease: Lease, request: FinalRequest) -> None:
+        self._expire_leases()
+        self._room_changed()
+        if not self._table.is_held(lease) or lease.final is not None:
+            self._reports.log.info("the result for task %s comes too late and is dropped", lease.offer.task_id)
+            return
+        self._hand_in(lease, self._within_limits(lease, request))
+
+    def _within_limits(self, lease: Lease, request: FinalRequest) -> FinalRequest:
+        bytes_max = 2**63 if self._limits is None else self._limits.payload_bytes_max
+        size = _payload_size(request)
+        if size <= bytes_max:
+            return request
+        message = f"the result has {size} bytes, at most {bytes_max} are allowed"
+        self._reports.error(
+            ErrorKind.FINISH_EXTERNAL_TASK, StellwerkError(message, code=NackCode.TOO_LARGE), lease.task
+        )
+        return self._refusal(lease, message)
+
+    def _hand_in(self, lease: Lease, request: FinalRequest) -> None:
+        """Sent now, or after the next welcome."""
+        self._table.finish(lease, request)
+        if self._session is not None:
+            self._session.send(request)
+        self._has_changed()
+
+    def _extend(self, lease: Lease, seconds: float) -> None:
+        now_ms = self._clock.monotonic() * 1000
+        if not self._table.is_held(lease) or lease.deadline_ms - now_ms >= seconds * 1000:
+            return
+        if self._session is None:
+            error = ConnectionLost("a lease cannot be extended without a connection")
+            self._reports.error(ErrorKind.EXTEND_LOCK, error, lease.task)
+            return
+        self._session.send(self._table.extend(lease, round(seconds * 1000), now_ms))
+
+    # --- deadlines -----------------------------------------------------------------------------------------------
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            self._expire_leases()
+            self._watched_ms = self._table.next_deadline_ms()
+            self._deadline_came_closer = trio.Event()
+            with trio.move_on_after(max(0.0, self._watched_ms / 1000 - self._clock.monotonic())):
+                await self._deadline_came_closer.wait()
+
+    def _mind_deadline(self) -> None:
+        if self._table.next_deadline_ms() < self._watched_ms:
+            self._deadline_came_closer.set()
+
+    def _expire_leases(self) -> None:
+        """The worker trusts no lease beyond its deadline, connected or not (protocol rule 5)."""
+        for lease in self._table.pop_expired(self._clock.monotonic() * 1000):
+            if lease.final is None:
+                self._lose(lease, "expired", TaskLost("no renewal arrived before the lease ran out"))
+            elif not isinstance(lease.final, Release):
+                error = TaskLost(f"task {lease.offer.task_id}: no answer came before the lease ran out")
+                self._reports.error(ErrorKind.FINISH_EXTERNAL_TASK, error, lease.task)
+            self._has_changed()
+
+    # --- the way down --------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Protocol rule 11. Reports and renewals go on until the last answer."""
+        self._draining = True
+        self._room_changed()
+        await self._wait_until(lambda: not self._table.unfinished(), lambda: self._grace_s)
+        for lease in self._table.unfinished():
+            self._executions.abort(lease, WORKER_STOPS)
+        await self._wait_until(lambda: not self._table.unfinished(), lambda: _ABORT_TIMEOUT_S)
+        for lease in self._table.unfinished():
+            self._hand_in(lease, Release(self._table.next_ref(), *lease.key, started=True))
+        if self._failure is None:
+            await self._wait_until(lambda: not len(self._table), lambda: _FLUSH_TIMEOUT_S)
+        for lease in self._table.unanswered():
+            error = TaskLost(f"task {lease.offer.task_id}: the worker stops before its result was acknowledged")
+            self._reports.error(ErrorKind.FINISH_EXTERNAL_TASK, error, lease.task)
+        await self._say_goodbye()
+
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: Callable[[], float]) -> None:
+        """Whichever comes first; the timeout may become shorter meanwhile."""
+        started = self._clock.monotonic()
+        while not condition():
+            left = started + timeout_s() - self._clock.monotonic()
+            if left <= 0:
+                return
+            with trio.move_on_after(left):
+                await self._changed.wait()
+
+    async def _say_goodbye(self) -> None:
+        if self._session is None:
+            return
+        self._session.say_goodbye()
+        with trio.move_on_after(_GOODBYE_TIMEOUT_S):
+            while self._session is not None:
+                await self._changed.wait()
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    def _room_changed(self) -> None:
+        if self._session is not None:
+            self._session.room_changed()
+        self._has_changed()
+
+    def _has_changed(self) -> None:
+        """Wakes whoever waits in `_wait_until`."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _in_trio(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._trio_token.run_sync_soon(function, *arguments)
+        except trio.RunFinishedError:
+            self._reports.log.debug("the worker has ended already")
+
+    def _monotonic_anywhere(self) -> float:
+        try:
+            trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            return trio.from_thread.run_sync(self._clock.monotonic, trio_token=self._trio_token)
+        return self._clock.monotonic()
+
+
+def _payload_size(request: FinalRequest) -> int:
+    match request:
+        case Complete():
+            return len(bytes(request.variables))
+        case Fail():
+            return len(bytes(request.details))
+        case BpmnErrorReport():
+            return len(bytes(request.details)) + len(bytes(request.variables))
+        case Release():
+            return 0
+        case _:
+            assert_never(request)

@@ -1,0 +1,156 @@
+"""The worker's adapters to the real world. A simulation hands in its own."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import ssl
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from stellwerk.errors import InvalidInput
+from stellwerk.wire.messages import WORKERS_PATH
+
+__all__ = [
+    "Clock",
+    "Dial",
+    "Endpoint",
+    "Entropy",
+    "SystemEntropy",
+    "SystemThreads",
+    "ThreadEvent",
+    "Threads",
+    "TrioClock",
+    "can_receive_signals",
+    "hostname",
+    "network_dial",
+    "open_signals",
+]
+
+T = TypeVar("T")
+
+ThreadEvent = threading.Event
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds, on trio's clock."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Entropy(Protocol):
+    def fraction(self) -> float:
+        """Uniform in [0, 1)."""
+
+    def uuid(self) -> str: ...
+
+
+class Threads(Protocol):
+    async def run_sync(self, function: Callable[[], T]) -> T:
+        """Run in a thread of its own. When cancelled the thread is left to itself and its result dropped."""
+
+
+class TrioClock:
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+class SystemEntropy:
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def uuid(self) -> str:
+        return str(uuid.uuid4())
+
+
+class SystemThreads:
+    """A thread for each call. The engine's leases bound how many there are, so no limiter makes one wait."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(float("inf"))
+
+    async def run_sync(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+
+
+@attrs.frozen
+class Endpoint:
+    """Where the engine's WebSocket for workers is."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @classmethod
+    def from_url(cls, url: str) -> Endpoint:
+        """``http``, ``https``, ``ws`` and ``wss`` are understood; a path before ``/workers`` is kept.
+
+        :raises InvalidInput: when it is no such URL.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidInput(f"the engine's URL {url!r} is malformed: {error}") from None
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+            raise InvalidInput(f"the engine's URL must look like http://host:port, not {url!r}")
+        tls = parts.scheme in ("https", "wss")
+        path = parts.path.rstrip("/").removesuffix(WORKERS_PATH) + WORKERS_PATH
+        return cls(parts.hostname, port or (443 if tls else 80), path, tls)
+
+    @property
+    def host_header(self) -> str:
+        """As it stands in the HTTP header ``Host``."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'wss' if self.tls else 'ws'}://{self.host}:{self.port}{self.path}"
+
+
+class Dial(Protocol):
+    async def __call__(self, endpoint: Endpoint) -> trio.abc.Stream:
+        """Connect, TLS included. Raises OSError when nobody answers."""
+
+
+def network_dial(ssl_context: ssl.SSLContext | None = None) -> Dial:
+    """Over TCP, with TLS where the endpoint asks for it."""
+
+    async def dial(endpoint: Endpoint) -> trio.abc.Stream:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        if not endpoint.tls:
+            return stream
+        context = ssl_context or ssl.create_default_context()
+        return trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
+
+    return dial
+
+
+def hostname() -> str:
+    return socket.gethostname()
+
+
+def can_receive_signals() -> bool:
+    """Only the main thread can."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def open_signals() -> AbstractContextManager[AsyncIterator[int]]:
+    """SIGTERM and SIGINT (Ctrl-C) as they come."""
+    return trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT)

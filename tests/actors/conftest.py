@@ -1,0 +1,249 @@
+"""A node on a memory store in virtual time, and a worker's end of the protocol, driven message by message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import msgspec
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from stellwerk.actors.node import Node, NodeConfig, run_node
+from stellwerk.actors.session import WorkerSession
+from stellwerk.errors import StoreUnavailable
+from stellwerk.limits import Limits
+from stellwerk.ports import Changeset, Operation, Outcome, Ports, Store
+from stellwerk.stores.memory import MemoryStore
+from stellwerk.wire.messages import (
+    Complete,
+    EngineMessage,
+    Hello,
+    Holding,
+    LeaseRef,
+    Received,
+    Subscribe,
+    TaskOffer,
+    Tasks,
+    Welcome,
+    WorkerMessage,
+)
+
+M = TypeVar("M")
+EPOCH_MS = 1_767_225_600_000
+
+
+class VirtualClock:
+    """Wall time runs with trio's own clock, which the test moves."""
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + round(trio.current_time() * 1000)
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+class SeededEntropy:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def integer(self, bits: int) -> int:
+        return self._random.getrandbits(bits)
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def uuid(self) -> str:
+        return f"00000000-0000-4000-8000-{self._random.getrandbits(48):012x}"
+
+
+async def no_pause(name: str) -> None:
+    """Nothing stops here."""
+
+
+@attrs.define
+class World:
+    """A node, its store, and what a test needs to talk to it."""
+
+    node: Node
+    store: Store
+    clock: VirtualClock
+    nursery: trio.Nursery
+    peers: int = 0
+
+    async def deploy(self, body: str, key: str = "p", attributes: str = "") -> None:
+        await self.node.deploy([("test.bpmn", bpmn(body, key, attributes))])
+
+    async def start(self, key: str = "p", **variables: object) -> str:
+        return await self.node.start_instance(key, dict(variables))
+
+    async def connect(self, *topics: str, **options: Any) -> Peer:
+        """A worker with room for `max_tasks` of each topic, that reports every heartbeat unless told otherwise."""
+        self.peers += 1
+        peer = Peer(self, worker_id=options.pop("worker_id", f"worker-{self.peers}"), boot_id=f"boot-{self.peers}")
+        await peer.connect(**{name: options.pop(name) for name in ("reports",) if name in options})
+        for topic in topics:
+            await peer.say(Subscribe(topic, **options))
+        return peer
+
+
+@attrs.define(eq=False)
+class Peer:
+    """The worker's end of a session, driven by hand."""
+
+    world: World
+    worker_id: str
+    boot_id: str
+    session_no: int = 0
+    session: WorkerSession | None = None
+    messages: list[EngineMessage] = attrs.field(factory=list)
+    holding: dict[str, int] = attrs.field(factory=dict)
+    offers: dict[str, TaskOffer] = attrs.field(factory=dict)
+    refs: int = 0
+    confirms: bool = True
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    arrived: trio.Event = attrs.field(factory=trio.Event)
+
+    async def connect(self, *, holding: dict[str, int] | None = None, reports: bool = True) -> Welcome:
+        self.session_no += 1
+        held = self.holding if holding is None else holding
+        leases = tuple(LeaseRef(task_id, fence) for task_id, fence in held.items())
+        hello = Hello(self.worker_id, self.boot_id, self.session_no, "test/1", holding=leases)
+        self.session = await self.world.node.open_session(hello)
+        self.scope = trio.CancelScope()
+        self.world.nursery.start_soon(self._live, self.session, self.scope, reports)
+        return await self.next(Welcome)
+
+    async def _live(self, session: WorkerSession, scope: trio.CancelScope, reports: bool) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                if reports:
+                    nursery.start_soon(self._report, session)
+                await self._pump(session)
+                nursery.cancel_scope.cancel()
+
+    async def _pump(self, session: WorkerSession) -> None:
+        while (messages := await session.outgoing()) is not None:
+            for message in messages:
+                if isinstance(message, Tasks):
+                    await self._take(message)
+                self.messages.append(message)
+            self.arrived.set()
+
+    async def _take(self, message: Tasks) -> None:
+        for offer in message.tasks:
+            self.holding[offer.task_id] = offer.fence
+            self.offers[offer.task_id] = offer
+        if self.confirms:
+            await self.say(Received(message.delivery))
+
+    async def _report(self, session: WorkerSession) -> None:
+        while True:
+            await trio.sleep(session.heartbeat_ms / 1000)
+            await session.handle([Holding(tuple(LeaseRef(*held) for held in self.holding.items()))])
+
+    async def say(self, *messages: WorkerMessage) -> None:
+        assert self.session is not None
+        await self.session.handle(messages)
+
+    async def next(self, kind: type[M], where: Callable[[M], bool] = lambda message: True) -> M:
+        """The next message of this kind, taken out of what arrived."""
+        while True:
+            for position, message in enumerate(self.messages):
+                if isinstance(message, kind) and where(message):
+                    del self.messages[position]
+                    return message
+            self.arrived = trio.Event()
+            with trio.fail_after(600):
+                await self.arrived.wait()
+
+    async def task(self) -> TaskOffer:
+        """The only task of the next frame."""
+        frame = await self.next(Tasks)
+        (offer,) = frame.tasks
+        return offer
+
+    def ref(self) -> int:
+        self.refs += 1
+        return self.refs
+
+    async def complete(self, offer: TaskOffer, **variables: object) -> EngineMessage:
+        """Complete, and give the answer."""
+        ref = self.ref()
+        await self.say(Complete(ref, offer.task_id, offer.fence, msgspec.Raw(msgspec.json.encode(variables))))
+        return await self.answer(offer, ref)
+
+    async def answer(self, offer: TaskOffer, ref: int) -> EngineMessage:
+        answer: Any = await self.next(object, lambda message: getattr(message, "ref", None) == ref)
+        if self.holding.get(offer.task_id) == offer.fence:
+            del self.holding[offer.task_id]
+        return answer  # type: ignore[no-any-return]
+
+    def drop(self) -> None:
+        """The connection breaks: neither side can say anything more."""
+        assert self.session is not None
+        self.scope.cancel()
+        self.session.disconnected()
+
+
+def bpmn(body: str, key: str = "p", attributes: str = "") -> bytes:
+    """A process around `body`."""
+    return f"""<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL"
+      xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn" targetNamespace="t">
+      <process id="{key}" isExecutable="true" {attributes}>{body}</process></definitions>""".encode()
+
+
+ONE_TASK = """<startEvent id="s"/><serviceTask id="work" stellwerk:topic="work" {}/><endEvent id="e"/>
+  <sequenceFlow id="f1" sourceRef="s" targetRef="work"/><sequenceFlow id="f2" sourceRef="work" targetRef="e"/>"""
+
+
+@pytest.fixture
+def one_task() -> Callable[..., str]:
+    """start → a task of topic ``work`` → end, with more attributes on the task if wanted."""
+    return lambda attributes="": ONE_TASK.format(attributes)
+
+
+class GatedStore(MemoryStore):
+    """A store whose commits can be held up."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock)
+        self.gate = trio.Event()
+        self.gate.set()
+        self.refuse_changesets = 0
+
+    async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
+        await self.gate.wait()
+        if self.refuse_changesets and any(isinstance(operation, Changeset) for operation in operations):
+            self.refuse_changesets -= 1
+            raise StoreUnavailable("the disk is full")
+        return await super().transact(operations)
+
+
+async def _start_node(nursery: trio.Nursery, store: Store | None = None, limits: Limits | None = None) -> World:
+    clock = VirtualClock()
+    used = store if store is not None else GatedStore(clock)
+    ports = Ports(clock=clock, entropy=SeededEntropy(1), store=used, log=structlog.get_logger(), pause_point=no_pause)
+    config = NodeConfig(limits=limits or Limits())
+    node: Node = await nursery.start(run_node, ports, config)
+    return World(node, used, clock, nursery)
+
+
+@pytest.fixture
+def start_node() -> Callable[..., Awaitable[World]]:
+    """Start a node with a store or limits of its own: ``await start_node(nursery, store=…, limits=…)``."""
+    return _start_node
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
+    """For tests that also ask for ``autojump_clock``: pytest-trio takes it only from the test itself."""
+    yield await _start_node(nursery)
+    nursery.cancel_scope.cancel()

@@ -1,0 +1,124 @@
+"""``stellwerk serve`` as an operator meets it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+UPGRADE = (
+    b"GET /workers HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    b"Sec-WebSocket-Protocol: stellwerk.v1\r\n\r\n"
+)
+
+HELLO_TEXT = b'{"type":"hello","worker_id":"w","boot_id":"b","session_no":1,"client":"t"}'
+HELLO = bytes([0x81, 0x80 | len(HELLO_TEXT)]) + bytes(4) + HELLO_TEXT
+"""As a WebSocket frame."""
+
+
+def get(engine: Any, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=20)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_engine_answers_as_soon_as_it_says_so(start_engine: Run) -> None:
+    engine = start_engine()
+    assert get(engine, "/livez") == (200, b"ok")
+    assert get(engine, "/readyz") == (200, b"ok")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_the_engine_well(start_engine: Run, number: int) -> None:
+    engine = start_engine()
+    engine.process.send_signal(number)
+    assert engine.process.wait(10) == 0
+    assert "Traceback" not in engine.log.read_text()
+
+
+def test_stopping_takes_at_most_five_seconds_whoever_is_connected(start_engine: Run) -> None:
+    engine = start_engine()
+    idle, waiting, worker, slow = (socket.create_connection(("127.0.0.1", engine.port), 20) for _ in range(4))
+    slow.sendall(b"POST /api/v1/instances HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\n")
+    waiting.sendall(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert waiting.recv(100).startswith(b"HTTP/1.1 200")
+    worker.sendall(UPGRADE + HELLO)
+    assert worker.recv(1000).startswith(b"HTTP/1.1 101")
+    engine.process.send_signal(signal.SIGTERM)
+    assert engine.process.wait(5) == 0
+    assert "Traceback" not in engine.log.read_text()
+    for peer in (idle, waiting, worker, slow):
+        peer.close()
+
+
+def test_second_signal_stops_at_once(start_engine: Run) -> None:
+    engine = start_engine()
+    with socket.create_connection(("127.0.0.1", engine.port), 20) as worker:
+        worker.sendall(UPGRADE + HELLO)
+        received = b""
+        while b"welcome" not in received:
+            received += worker.recv(1000)
+        engine.process.send_signal(signal.SIGTERM)
+        while b"goaway" not in received:
+            received += worker.recv(1000)
+        engine.process.send_signal(signal.SIGTERM)
+        assert engine.process.wait(2) == 128 + signal.SIGTERM
+
+
+def test_taken_port_is_one_clear_line(start_engine: Run, stellwerk: Run) -> None:
+    engine = start_engine()
+    ended = stellwerk("serve", "--db", ":memory:", "--port", str(engine.port))
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert f"cannot listen on 127.0.0.1 port {engine.port}: Address already in use" in ended.err
+
+
+def test_second_engine_on_a_file_is_refused_in_one_clear_line(start_engine: Run, stellwerk: Run) -> None:
+    engine = start_engine("--db", "shared.db")
+    ended = stellwerk("serve", "--db", "shared.db", "--port", "0")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert "shared.db" in ended.err
+    assert str(engine.process.pid) in ended.err
+
+
+def test_file_that_is_no_database_is_one_clear_line(stellwerk: Run, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear Sir or Madam, " * 500)
+    ended = stellwerk("serve", "--db", "letter.txt", "--port", "0")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert "letter.txt" in ended.err
+
+
+def test_port_is_free_again_after_a_kill(start_engine: Run) -> None:
+    engine = start_engine("--db", "kept.db")
+    with socket.create_connection(("127.0.0.1", engine.port), 20):
+        engine.process.kill()
+        engine.process.wait()
+        again = start_engine("--db", "kept.db", "--port", str(engine.port))
+        assert again.port == engine.port
+        assert get(again, "/livez") == (200, b"ok")
+
+
+def test_log_is_json_for_programs(start_engine: Run) -> None:
+    engine = start_engine("--db", ":memory:", "--log-format", "json", "--log-level", "debug")
+    engine.stop()
+    for line in engine.log.read_text().splitlines():
+        assert isinstance(json.loads(line), dict)
+
+
+def test_engine_goes_on_when_nobody_reads_its_output(start_engine: Run) -> None:
+    engine = start_engine()
+    engine.process.stdout.close()
+    assert get(engine, "/livez") == (200, b"ok")
+    assert engine.stop() == 0

@@ -1,0 +1,10 @@
+"""Options of the whole test suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=12, help="how often the engine is killed with SIGKILL under load")
+    parser.addoption("--kill-seed", type=int, default=1, help="the seed of the moments at which it is killed")

@@ -1,0 +1,69 @@
+"""What the documentation shows works, and what it lists is complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from stellwerk.limits import Limits
+from stellwerk.model.checks import check_executable
+from stellwerk.model.reader import read_definitions
+from stellwerk.wire.messages import NackCode
+from stellwerk.worker import Worker
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_readme_begins_with_its_two_commands() -> None:
+    commands = code_blocks(ROOT / "README.md", "sh")[:2]
+    assert commands == [
+        "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/stellwerk demo\n",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest\n",
+    ]
+
+
+def test_the_readmes_process_can_be_deployed() -> None:
+    [xml] = code_blocks(ROOT / "README.md", "xml")
+    result = read_definitions(xml.encode())
+    assert result.findings == ()
+    assert [check_executable(process) for process in result.processes] == [()]
+
+
+def test_the_readmes_worker_is_one() -> None:
+    [code] = code_blocks(ROOT / "README.md", "python")
+    names: dict[str, object] = {}
+    exec(code, names)  # the example is ours
+    assert isinstance(names["worker"], Worker)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_limit_is_documented() -> None:
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    assert [field.name for field in attrs.fields(Limits) if f"`{field.name}`" not in text] == []
+
+
+def test_every_code_of_the_protocol_is_documented() -> None:
+    text = (DOCS / "worker-protocol.md").read_text(encoding="utf-8")
+    codes = [value for name, value in vars(NackCode).items() if name.isupper()]
+    assert [code for code in codes if f"`{code}`" not in text] == []

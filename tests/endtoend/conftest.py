@@ -1,0 +1,166 @@
+"""Real processes for the end-to-end tests: the engine on a SQLite file, workers beside it, and a small HTTP client."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+_HERE = Path(__file__).parent
+_START_SECONDS = 30.0
+
+
+@attrs.define
+class EngineProcess:
+    """``stellwerk serve`` on a database file; after a kill it starts again on the same port."""
+
+    folder: Path
+    options: tuple[str, ...] = ()
+    port: int = 0
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "engine.db"
+
+    def start(self) -> None:
+        self._close_output()
+        command = [sys.executable, "-m", "stellwerk", "serve", "--db", str(self.database), "--port", str(self.port)]
+        with (self.folder / "engine.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options], stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if "listening on http://" in line:
+                self.port = int(line.strip().rsplit(":", 1)[1].rstrip("/"))
+                return
+        raise AssertionError(f"the engine did not start:\n{(self.folder / 'engine.log').read_text()}")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        """After a test: whatever state it is in."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        self._close_output()
+
+    def _close_output(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """The JSON answer; an assertion for every status above 299."""
+        status, answer = self.ask(method, path, body)
+        assert status < 300, f"{method} {path}: {status} {answer}"
+        return answer
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+        finally:
+            connection.close()
+
+    def deploy(self, *files: Path, **options: object) -> Any:
+        listed = [{"name": file.name, "xml": file.read_text("utf-8")} for file in files]
+        return self.request("POST", "/api/v1/definitions", {"files": listed, **options})
+
+    def start_instance(self, process: str, variables: dict[str, object] | None = None, **options: object) -> str:
+        body = {"process": process, "variables": variables or {}, **options}
+        answer = self.request("POST", "/api/v1/instances", body)
+        return str(answer["instance_id"])
+
+    def until(self, condition: Callable[[], bool], seconds: float = _START_SECONDS) -> None:
+        """Look again until `condition` holds; other processes give no event to wait for."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "did not happen in time"
+            time.sleep(0.02)
+
+    def wait(self, instance_id: str, seconds: float = 30.0) -> Any:
+        """The instance's whole view after its end (or when time is up)."""
+        timeout = f"timeout_ms={int(seconds * 1000)}&or_incident=true"
+        self.request("GET", f"/api/v1/instances/{instance_id}/wait?{timeout}")
+        return self.request("GET", f"/api/v1/instances/{instance_id}")
+
+
+@attrs.define
+class WorkerProcess:
+    process: subprocess.Popen[bytes]
+    ledger_file: Path
+
+    def ledger(self) -> list[dict[str, Any]]:
+        if not self.ledger_file.exists():
+            return []
+        return [json.loads(line) for line in self.ledger_file.read_text().splitlines() if line.endswith("}")]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+@attrs.define
+class Workers:
+    """Starts worker processes and ends them all with the test."""
+
+    folder: Path
+    engine: EngineProcess
+    started: list[WorkerProcess] = attrs.field(factory=list)
+
+    def start(self, topics: dict[str, list[dict[str, object]]], **options: object) -> WorkerProcess:
+        number = len(self.started)
+        scenario = self.folder / f"scenario-{number}.json"
+        scenario.write_text(json.dumps({"topics": topics, **options}))
+        ledger = self.folder / f"ledger-{number}.jsonl"
+        command = [sys.executable, str(_HERE / "scenario_worker.py"), self.engine.url, str(scenario), str(ledger)]
+        with (self.folder / f"worker-{number}.log").open("w") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.started.append(WorkerProcess(process, ledger))
+        return self.started[-1]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EngineProcess]:
+    process = EngineProcess(tmp_path)
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def workers(tmp_path: Path, engine: EngineProcess) -> Iterator[Workers]:
+    started = Workers(tmp_path, engine)
+    yield started
+    for worker in started.started:
+        if worker.process.poll() is None:
+            worker.kill()

@@ -1,0 +1,210 @@
+"""What can be deployed now, and what is refused by element id and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stellwerk.model.checks import check_executable
+from stellwerk.model.process import Position, Process, Severity
+from stellwerk.model.reader import ReadResult
+
+MakeProcess = Callable[..., Process]
+Read = Callable[..., ReadResult]
+ErrorsOf = Callable[..., list[str]]
+
+CAMUNDA = 'xmlns:camunda="http://camunda.org/schema/1.0/bpmn"'
+ZEEBE = 'xmlns:zeebe="http://camunda.org/schema/zeebe/1.0"'
+START = '<startEvent id="s"/><sequenceFlow sourceRef="s" targetRef="n"/>'
+TIMER = "<timerEventDefinition><timeDuration>PT5M</timeDuration></timerEventDefinition>"
+CYCLE = "<timerEventDefinition><timeCycle>R3/PT1M</timeCycle></timerEventDefinition>"
+CONDITION = "<conditionalEventDefinition><condition>x</condition></conditionalEventDefinition>"
+MESSAGE = '<messageEventDefinition messageRef="m"/>'
+ERROR = '<errorEventDefinition errorRef="E"/>'
+TERMINATE = "<terminateEventDefinition/>"
+COMPENSATION = "<compensateEventDefinition/>"
+HANDLER = '<task id="h" isForCompensation="true"/><association id="a" sourceRef="b" targetRef="h"/>'
+
+
+def _catch(definition: str) -> str:
+    return f'<intermediateCatchEvent id="n">{definition}</intermediateCatchEvent>'
+
+
+def _boundary(definition: str) -> str:
+    return f'<boundaryEvent id="b" attachedToRef="n">{definition}</boundaryEvent>'
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *(f'<{name} id="n"/>' for name in ("serviceTask", "sendTask", "businessRuleTask", "scriptTask", "userTask")),
+        *(f'<{name} id="n"/>' for name in ("manualTask", "task", "exclusiveGateway", "parallelGateway", "endEvent")),
+        '<receiveTask id="n" messageRef="m"/>',
+        '<intermediateThrowEvent id="n"/>',
+        '<intermediateThrowEvent id="n"><compensateEventDefinition/></intermediateThrowEvent>',
+        _catch(TIMER),
+        _catch("<timerEventDefinition><timeDate>2026-01-01</timeDate></timerEventDefinition>"),
+        _catch(MESSAGE),
+        *(f'<endEvent id="n">{definition}</endEvent>' for definition in (ERROR, TERMINATE, COMPENSATION)),
+        '<subProcess id="n"><startEvent id="i"/></subProcess>',
+        *('<task id="n"/>' + _boundary(definition) for definition in (TIMER, ERROR, MESSAGE)),
+        f'<task id="n"/><boundaryEvent id="b" attachedToRef="n" cancelActivity="false">{TIMER}</boundaryEvent>',
+        f'<task id="n"/>{HANDLER}{_boundary(COMPENSATION)}',
+    ],
+)
+def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, node: str) -> None:
+    assert check_executable(process_with(START + node)) == ()
+
+
+@pytest.mark.parametrize(
+    ("node", "error"),
+    [
+        ('<inclusiveGateway id="n"/>', 'inclusiveGateway "n": cannot run yet'),
+        ('<complexGateway id="n"/>', 'complexGateway "n": cannot run yet'),
+        ('<eventBasedGateway id="n"/>', 'eventBasedGateway "n": cannot run yet'),
+        ('<callActivity id="n" calledElement="q"/>', 'callActivity "n": cannot run yet'),
+        ('<transaction id="n"><startEvent id="i"/></transaction>', 'transaction "n": cannot run yet'),
+        ('<adHocSubProcess id="n"/>', 'adHocSubProcess "n": cannot run yet'),
+        (
+            '<task id="n"/><subProcess id="u" triggeredByEvent="true"><startEvent id="i"/></subProcess>',
+            'subProcess "u": cannot run yet',
+        ),
+        (
+            '<task id="n"><multiInstanceLoopCharacteristics/></task>',
+            'multiInstanceLoopCharacteristics "n": cannot run yet',
+        ),
+        ('<task id="n"><standardLoopCharacteristics/></task>', 'standardLoopCharacteristics "n": cannot run yet'),
+        (
+            _catch(CYCLE),
+            'intermediateCatchEvent "n": a timer cycle cannot run yet',
+        ),
+        (
+            '<intermediateCatchEvent id="n"><signalEventDefinition signalRef="x"/></intermediateCatchEvent>',
+            "an event of kind signal cannot run yet",
+        ),
+        (
+            _catch(CONDITION),
+            "an event of kind conditional cannot run yet",
+        ),
+        (
+            '<intermediateThrowEvent id="n"><linkEventDefinition name="x"/></intermediateThrowEvent>',
+            "an event of kind link cannot run yet",
+        ),
+        (
+            '<intermediateThrowEvent id="n"><escalationEventDefinition escalationRef="x"/></intermediateThrowEvent>',
+            "an event of kind escalation cannot run yet",
+        ),
+        ('<endEvent id="n"><cancelEventDefinition/></endEvent>', "an event of kind cancel cannot run yet"),
+        (
+            '<endEvent id="n"><messageEventDefinition messageRef="m"/></endEvent>',
+            'endEvent "n": throwing a message cannot run yet, unless a topic gives it to workers',
+        ),
+        (
+            '<endEvent id="n"><terminateEventDefinition/><compensateEventDefinition/></endEvent>',
+            'endEvent "n": a multiple event cannot run yet',
+        ),
+        (f'<task id="n"/><startEvent id="s2">{TIMER}</startEvent>', "an event of kind timer cannot run yet"),
+        ('<task id="n"/><startEvent id="s2"/>', 'startEvent "s2": "s" is the none start event here already'),
+        ('<subProcess id="n"/>', 'subProcess "n": no start event'),
+        ('<subProcess id="n"><task id="i"/></subProcess>', 'subProcess "n": no start event'),
+        (
+            '<subProcess id="n"><startEvent id="i"><messageEventDefinition messageRef="m"/></startEvent></subProcess>',
+            'startEvent "i": the start event of an embedded subprocess has no event definition',
+        ),
+        (
+            '<task id="n"/><sequenceFlow sourceRef="n" targetRef="s"/>',
+            'startEvent "s": no sequence flow can lead here',
+        ),
+        (
+            '<endEvent id="n"/><task id="t"/><sequenceFlow sourceRef="n" targetRef="t"/>',
+            'endEvent "n": no sequence flow can leave an end event',
+        ),
+        (
+            '<task id="n" isForCompensation="true"/>',
+            'task "n": a compensation handler has no sequence flows',
+        ),
+        (
+            f'<task id="n"/>{HANDLER}{_boundary(COMPENSATION)}'
+            '<task id="t"/><sequenceFlow sourceRef="b" targetRef="t"/>',
+            'boundaryEvent "b": an association leads from here to the handler, not a sequence flow',
+        ),
+    ],
+)
+def test_what_the_core_cannot_run_is_refused_by_element_id(errors_of: ErrorsOf, node: str, error: str) -> None:
+    found = errors_of(START + node)
+    assert len(found) == 1, found
+    assert error in found[0]
+
+
+def test_a_finding_has_the_line_of_the_element(read: Read) -> None:
+    (process,) = read(f'<process id="p">{START}\n  <inclusiveGateway id="n"/></process>').processes
+    (finding,) = check_executable(process)
+    assert finding.position == Position(3, 3)
+    assert str(finding) == 'line 3, column 3: inclusiveGateway "n": cannot run yet'
+
+
+def test_a_process_without_start_event_is_refused(errors_of: ErrorsOf) -> None:
+    assert errors_of('<task id="t"/>') == ['process "p": no start event']
+
+
+def test_several_message_starts_and_one_none_start_are_possible(errors_of: ErrorsOf) -> None:
+    message = '<startEvent id="{0}"><messageEventDefinition messageRef="{0}"/></startEvent>'
+    assert errors_of('<startEvent id="s"/>' + message.format("m1") + message.format("m2")) == []
+
+
+def test_a_message_event_that_workers_do_can_run(errors_of: ErrorsOf) -> None:
+    event = (
+        '<endEvent id="n"><extensionElements><zeebe:taskDefinition type="emit"/></extensionElements>'
+        "<messageEventDefinition/></endEvent>"
+    )
+    assert errors_of(START + event, ZEEBE) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "node", "what"),
+    [
+        (CAMUNDA, '<serviceTask id="n"/>', "no topic says which workers do this"),
+        (ZEEBE, '<sendTask id="n"/>', "no topic says which workers do this"),
+        (CAMUNDA, '<businessRuleTask id="n" camunda:decisionRef="d"/>', 'the decision "d" cannot run yet'),
+        (
+            ZEEBE,
+            '<scriptTask id="n"><extensionElements><zeebe:script expression="=1"/></extensionElements></scriptTask>',
+            "a script in feel cannot run inside the engine",
+        ),
+        (
+            CAMUNDA,
+            '<scriptTask id="n" scriptFormat="groovy"><script>1</script></scriptTask>',
+            "a script in groovy cannot run inside the engine",
+        ),
+    ],
+)
+def test_a_task_that_no_worker_can_get_is_refused(errors_of: ErrorsOf, attributes: str, node: str, what: str) -> None:
+    (error,) = errors_of(START + node, attributes)
+    assert what in error
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (
+            '<exclusiveGateway id="n" default="d"/><task id="t"/><sequenceFlow id="d" sourceRef="n" targetRef="t"/>'
+            '<sequenceFlow id="f" sourceRef="n" targetRef="t"/>',
+            'sequenceFlow "f": leaves an exclusive gateway without a condition',
+        ),
+        (
+            '<parallelGateway id="n"/><task id="t"/><sequenceFlow id="f" sourceRef="n" targetRef="t">'
+            "<conditionExpression>x</conditionExpression></sequenceFlow>",
+            'sequenceFlow "f": the condition is not looked at behind a parallel gateway',
+        ),
+        ('<task id="n"/><task id="t"/>', 'task "t": no sequence flow leads here'),
+        (
+            '<task id="n"/><task id="t" isForCompensation="true"/>',
+            'task "t": no compensation boundary event leads to this handler',
+        ),
+    ],
+)
+def test_what_looks_like_a_slip_is_a_warning(process_with: MakeProcess, body: str, what: str) -> None:
+    (finding,) = check_executable(process_with(START + body))
+    assert finding.severity is Severity.WARNING
+    assert what in str(finding)
