@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -48,7 +47,7 @@ PORT_DEFAULT = 10560
 MEMORY: Literal[":memory:"] = ":memory:"
 """Instead of a file: nothing is kept beyond the process."""
 
-_LAST_ANSWERS_SECONDS_MAX = 1.0
+_LAST_ANSWERS_SECONDS_MAX = 0.5
 """Requests under way get so long to end once the workers are gone."""
 
 
@@ -119,7 +118,9 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
                 sockets = WorkerSockets(node, ports.log)
                 server = _server(node, sockets, ports, config.http_limits)
                 await nursery.start(server.serve, listeners)
-                yield ServedEngine(node, server, sockets, f"http://{_in_url(config.host)}:{port}")
+                url = f"http://{_in_url(config.host)}:{port}"
+                ports.log.info("listening", url=url, db=str(config.db))
+                yield ServedEngine(node, server, sockets, url)
                 nursery.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -130,10 +131,7 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
     try:
         return await open_listeners(host, port)
     except OSError as error:
-        # trio gives a group of errors the text of all; the first one says it.
-        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        reason = os.strerror(cause.errno) if cause.errno and cause.errno > 0 else str(cause)
-        raise CannotListen(f"cannot listen on {host} port {port}: {reason}") from None
+        raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
 
 
 def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits) -> Server:
@@ -159,14 +157,19 @@ def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits
 @contextmanager
 def _ports(config: AppConfig) -> Iterator[Ports]:
     clock = SystemClock()
-    with _store(config, clock) as store:
-        yield Ports(
-            clock=clock,
-            entropy=SystemEntropy(),
-            store=store,
-            log=open_log(config.log_level, config.log_format),
-            pause_point=_no_pause,
-        )
+    background = OneThread("stellwerk-background")
+    try:
+        with _store(config, clock) as store:
+            yield Ports(
+                clock=clock,
+                entropy=SystemEntropy(),
+                store=store,
+                background=background,
+                log=open_log(config.log_level, config.log_format),
+                pause_point=_no_pause,
+            )
+    finally:
+        background.close()
 
 
 @contextmanager

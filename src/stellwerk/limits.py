@@ -40,6 +40,13 @@ class Limits:
     delivery_timeout_ms: int = 5_000
     ready_hints_max: int = 10_000
     """READY tasks of a topic that a dispatcher keeps in mind."""
+    filtered_hints_max: int = 100_000
+    """The same while a worker filters: so many waiting tasks that nobody takes do not hide the others behind them."""
+    filter_chars_max: int = 1_000
+    filter_match_ms_max: int = 50
+    """Processor time to search one task's variables; a task that takes longer counts as not matching."""
+    variable_names_max: int = 1_000
+    """Variables that a subscription may name."""
     message_ttl_ms_default: int = 3_600_000
     topic_chars_max: int = 200
     id_chars_max: int = 200

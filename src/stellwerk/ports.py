@@ -631,6 +631,8 @@ class Ports:
     clock: Clock
     entropy: Entropy
     store: Store
+    background: ThreadRunner
+    """For long calculations (reading a large file) that must not hold up the actors."""
     log: Log
     pause_point: PausePoint
 
@@ -640,4 +642,3 @@ def fail_if_error(outcome: Outcome) -> Outcome:
     if isinstance(outcome, StellwerkError):
         raise outcome
     return outcome
-

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache
+from itertools import count, pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
@@ -17,8 +20,11 @@ from stellwerk.actors.node import Node, NodeConfig, run_node
 from stellwerk.actors.session import WorkerSession
 from stellwerk.errors import StoreUnavailable
 from stellwerk.limits import Limits
-from stellwerk.ports import Changeset, Operation, Outcome, Ports, Store
+from stellwerk.ports import Changeset, Operation, Outcome, PausePoint, Ports, Store
 from stellwerk.stores.memory import MemoryStore
+from stellwerk.stores.sqlite.store import SqliteStore
+from stellwerk.system.file_lock import FileLock
+from stellwerk.system.threads import InlineRunner
 from stellwerk.wire.messages import (
     Complete,
     EngineMessage,
@@ -218,19 +224,38 @@ class GatedStore(MemoryStore):
         self.gate = trio.Event()
         self.gate.set()
         self.refuse_changesets = 0
+        self.unavailable = False
+        """Nothing can be written."""
+        self.transactions: list[Sequence[Operation]] = []
 
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
         await self.gate.wait()
         if self.refuse_changesets and any(isinstance(operation, Changeset) for operation in operations):
             self.refuse_changesets -= 1
             raise StoreUnavailable("the disk is full")
+        if self.unavailable:
+            raise StoreUnavailable("the disk is gone")
+        self.transactions.append(tuple(operations))
         return await super().transact(operations)
 
 
-async def _start_node(nursery: trio.Nursery, store: Store | None = None, limits: Limits | None = None) -> World:
+async def _start_node(
+    nursery: trio.Nursery,
+    store: Store | None = None,
+    limits: Limits | None = None,
+    pause_point: PausePoint = no_pause,
+    seed: int = 1,
+) -> World:
     clock = VirtualClock()
     used = store if store is not None else GatedStore(clock)
-    ports = Ports(clock=clock, entropy=SeededEntropy(1), store=used, log=structlog.get_logger(), pause_point=no_pause)
+    ports = Ports(
+        clock=clock,
+        entropy=SeededEntropy(seed),
+        store=used,
+        background=InlineRunner(),
+        log=structlog.get_logger(),
+        pause_point=pause_point,
+    )
     config = NodeConfig(limits=limits or Limits())
     node: Node = await nursery.start(run_node, ports, config)
     return World(node, used, clock, nursery)
@@ -247,3 +272,80 @@ async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
     """For tests that also ask for ``autojump_clock``: pytest-trio takes it only from the test itself."""
     yield await _start_node(nursery)
     nursery.cancel_scope.cancel()
+
+
+@attrs.define
+class Site:
+    """A store, and one node after the other on it. Each start takes a new nursery, which ends with the node."""
+
+    nursery: trio.Nursery
+    make_store: Callable[[], Store]
+    starts: int = 0
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    world: World | None = None
+
+    async def start(self, *, limits: Limits | None = None, pause_point: PausePoint = no_pause) -> World:
+        self.starts += 1
+        self.ended = trio.Event()
+        self.world = await self.nursery.start(self._host, limits, pause_point)
+        return self.world
+
+    async def _host(self, limits: Limits | None, pause_point: PausePoint, task_status: trio.TaskStatus[World]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                world = await _start_node(nursery, self.make_store(), limits, pause_point, self.starts)
+                task_status.started(world)
+                await trio.sleep_forever()
+        finally:
+            self.ended.set()
+
+    def kill(self) -> None:
+        """Everything of the node stops where it stands; what was not committed is gone."""
+        assert self.world is not None
+        self.world.nursery.cancel_scope.cancel()
+
+    async def restart(self, **options: Any) -> World:
+        self.kill()
+        await self.ended.wait()
+        return await self.start(**options)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def site_factory(
+    request: pytest.FixtureRequest, tmp_path: Path, nursery: trio.Nursery
+) -> AsyncIterator[Callable[[], Site]]:
+    """Makes sites with a store of their own, on each kind of store. For tests that also ask for ``autojump_clock``."""
+    clock = VirtualClock()
+    numbers = count()
+
+    def on_file() -> Site:
+        path = tmp_path / f"engine-{next(numbers)}.db"
+        return Site(
+            nursery,
+            lambda: SqliteStore(path, runner=InlineRunner(), clock=clock, lock=FileLock(path), synchronous="NORMAL"),
+        )
+
+    def in_memory() -> Site:
+        return Site(nursery, cache(lambda: GatedStore(clock)))
+
+    yield in_memory if request.param == "memory" else on_file
+    nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def site(site_factory: Callable[[], Site]) -> Site:
+    return site_factory()
+
+
+def _flow(*paths: str) -> str:
+    numbered = [pair for path in paths for pair in pairwise(path.split())]
+    return "".join(
+        f'<sequenceFlow id="flow.{number}.{source}.{target}" sourceRef="{source}" targetRef="{target}"/>'
+        for number, (source, target) in enumerate(numbered)
+    )
+
+
+@pytest.fixture
+def flow() -> Callable[..., str]:
+    """The sequence flows along paths: ``flow("start task end", "boundary other")``."""
+    return _flow

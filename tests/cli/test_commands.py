@@ -33,13 +33,24 @@ ONE_TRY = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="1"/
 USER = '<userTask id="step" name="Approve [now]"/>'
 NOTHING = '<exclusiveGateway id="step"/>'
 
+COMPENSATED = """
+    <serviceTask id="step" stellwerk:topic="{key}"/>
+    <boundaryEvent id="reserved" attachedToRef="step"><compensateEventDefinition/></boundaryEvent>
+    <serviceTask id="release" stellwerk:topic="{key}" isForCompensation="true"/>
+    <association id="a" associationDirection="One" sourceRef="reserved" targetRef="release"/>
+    <sequenceFlow id="f0" sourceRef="step" targetRef="charge"/>
+    <serviceTask id="charge" stellwerk:topic="{key}"/>
+    <sequenceFlow id="f3" sourceRef="charge" targetRef="e0"/>
+    <endEvent id="e0"/>
+"""
+
 WORKER = """
 from stellwerk.worker import BpmnError, Worker
 
 worker = Worker("http://127.0.0.1:1")
 
 @worker.task("{topic}")
-def handle(payload):
+def handle(payload, task):
     {body}
 """
 
@@ -255,6 +266,7 @@ def test_user_task_is_found_and_completed(ask: Run, deployed: Callable[[str], st
 def test_instance_is_cancelled_once(ask: Run, deployed: Callable[[str], str]) -> None:
     instance_id = ask("start", deployed(SERVICE)).out.strip()
     assert ask("cancel", instance_id, "--reason", "ordered twice").out == f"cancelled {instance_id}\n"
+    assert "ordered twice" in ask("show", instance_id).out
     again = ask("cancel", instance_id)
     assert (again.exit_code, again.is_one_clear_line) == (2, True)
 
@@ -304,3 +316,15 @@ def test_incident_is_exit_code_1_until_it_is_resolved(ask: Run, deployed: Callab
     again = ask("resolve", incident["incident_id"])
     assert (again.exit_code, again.is_one_clear_line) == (2, True)
     assert json.loads(ask("show", instance_id, "--json").out)["tasks"][0]["retries_left"] == 2
+
+
+def test_failed_instance_is_exit_code_1_and_says_why(ask: Run, deployed: Callable[[str], str], work: Run) -> None:
+    key = deployed(COMPENSATED)
+    worker = work(key, "if task.element_id == 'charge': raise BpmnError('NO_MONEY', 'the card is empty')")
+    ended = ask("start", key, "--wait", "--timeout", "30")
+    assert (ended.exit_code, ended.out.splitlines()[1:]) == (1, ["FAILED"])
+    assert "NO_MONEY: the card is empty" in ended.err
+    shown = ask("show", ended.out.split()[0]).out
+    assert "NO_MONEY" in shown
+    assert "release" in shown
+    assert worker.stop() == 0

@@ -124,6 +124,8 @@ class Drawing:
                 if not words:
                     return f"<errorEventDefinition{extra}/>"
                 return f'<errorEventDefinition errorRef="{self.root("error", words[0])}"{extra}/>'
+            case "link":
+                return f'<linkEventDefinition name="{words[0]}"/>'
             case "compensate":
                 ref = f' activityRef="{words[0]}"' if words else ""
                 return f"<compensateEventDefinition{ref}/>"
@@ -139,7 +141,8 @@ class Drawing:
 
     @property
     def xml(self) -> str:
-        return f'{HEAD}<process id="process" isExecutable="true" camunda:versionTag="1">{self.body}</process>{"".join(self.roots)}</definitions>'
+        process = f'<process id="process" isExecutable="true" camunda:versionTag="1">{self.body}</process>'
+        return f"{HEAD}{process}{''.join(self.roots)}</definitions>"
 
 
 class Rows:

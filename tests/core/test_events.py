@@ -80,6 +80,14 @@ def test_an_event_based_gateway_takes_the_first_event_and_gives_up_the_others(ma
         assert not run.live.subscriptions
 
 
+def test_a_link_goes_on_at_the_catch_event_of_its_name(machine: Make) -> None:
+    run = machine("a task A -> go\ngo throw link there\nhere catch link there -> b\nb task B")
+    run.start()
+    assert run.open == ["a"], "a link's catch event does not begin anything"
+    run.complete("a")
+    assert run.open == ["b"]
+
+
 # --- boundary events -----------------------------------------------------------------------------------------------
 
 

@@ -219,8 +219,9 @@ def test_whatever_happens_the_instance_ends_or_something_will_wake_it(
         if run.status != "RUNNING":
             return
         run.do(data.draw(st.sampled_from(_possible(run, data))))
-    run.do(c.CancelInstance("now"))
-    assert run.status == "CANCELLED"
+    if run.status == "RUNNING":
+        run.do(c.CancelInstance("now"))
+        assert run.status == "CANCELLED"
 
 
 def _possible(run: Machine, data: st.DataObject) -> list[c.Command]:

@@ -237,3 +237,16 @@ def _roam(run: Machine, start: str | None) -> None:
     if run.status == "RUNNING":
         run.do(c.CancelInstance("enough"))
         assert run.status == "CANCELLED"
+
+
+def test_a_compensation_end_event_undoes_the_tweet(machine: Make) -> None:
+    path = DATA / "setA/code__InternetThings-Final.bpmn"
+    if not path.exists():
+        pytest.skip("no public models beside the checkout")
+    run = machine("", process=read_definitions(path.read_bytes()).processes[0])
+    run.start({"action": "tweet"})
+    run.complete("Task_08qm3po")
+    run.complete("Task_0ohzlzp", {"responseGood": False})
+    assert run.open == ["Task_01t6qxo"]
+    run.complete("Task_01t6qxo")
+    assert run.status == "COMPLETED"

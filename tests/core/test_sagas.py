@@ -440,3 +440,82 @@ def test_a_finished_handler_task_is_not_open(machine: Make) -> None:
     run.complete("no_flight")
     with pytest.raises(NotOpen):
         run.do(c.CompleteTask(task_id, 1, None, "digest"))
+
+
+HANDLER_BODY = """
+<process id="process" isExecutable="true">
+  <startEvent id="s"/><sequenceFlow id="f0" sourceRef="s" targetRef="a"/>
+  <serviceTask id="a" camunda:type="external" camunda:topic="A"/>
+  <sequenceFlow id="f1" sourceRef="a" targetRef="b"/>
+  <serviceTask id="b" camunda:type="external" camunda:topic="B"/>
+  <subProcess id="undo" isForCompensation="true">
+    <serviceTask id="u1" camunda:type="external" camunda:topic="U1"/>
+    <sequenceFlow id="f2" sourceRef="u1" targetRef="u2"/>
+    <serviceTask id="u2" camunda:type="external" camunda:topic="U2"/>
+    <serviceTask id="never" isForCompensation="true" camunda:type="external" camunda:topic="never"/>
+    <boundaryEvent id="c1" attachedToRef="u1"><compensateEventDefinition/></boundaryEvent>
+    <association id="w1" associationDirection="One" sourceRef="c1" targetRef="never"/>
+  </subProcess>
+  <boundaryEvent id="note" attachedToRef="undo" cancelActivity="false"><timerEventDefinition>
+    <timeDuration>PT1H</timeDuration></timerEventDefinition></boundaryEvent>
+  <sequenceFlow id="f3" sourceRef="note" targetRef="remind"/>
+  <serviceTask id="remind" camunda:type="external" camunda:topic="R"/>
+  <boundaryEvent id="c0" attachedToRef="a"><compensateEventDefinition/></boundaryEvent>
+  <association id="w0" associationDirection="One" sourceRef="c0" targetRef="undo"/>
+</process>"""
+
+
+def test_E4_a_handler_may_be_a_subprocess_with_boundary_events(machine: Make) -> None:
+    run = machine(HANDLER_BODY, SAGA)
+    run.start({"n": 1})
+    run.complete("a", {"n": 2})
+    run.fail("b")
+    assert run.open == ["u1"]
+    assert _seen(run, "u1") == {"n": 2}
+    run.fire("note")
+    assert run.open == ["remind", "u1"]
+    run.fail("remind")
+    assert run.open == ["u1"], "what runs beside a handler in a failing scope is not worth an incident"
+    run.complete("u1")
+    run.fail("u2")
+    assert run.incidents == [("compensation_failed", "u2")], "a failing handler compensates nothing itself"
+    run.resolve()
+    run.complete("u2")
+    assert run.status == "FAILED"
+
+
+def test_what_runs_beside_a_handler_is_cancelled_when_the_scope_is_gone(machine: Make) -> None:
+    run = machine(HANDLER_BODY, SAGA)
+    run.start()
+    run.complete("a")
+    run.fail("b")
+    run.fire("note")
+    remind = run.task("remind")
+    run.complete("u1")
+    run.complete("u2")
+    assert run.status == "FAILED"
+    assert run.rows.tasks[remind] == "CANCELLED"
+
+
+def test_a_draining_task_whose_mapping_fails_is_still_compensated(machine: Make) -> None:
+    run = machine(
+        """
+        <process id="process" isExecutable="true">
+          <parallelGateway id="f"/>
+          <sequenceFlow id="f1" sourceRef="f" targetRef="a"/><sequenceFlow id="f2" sourceRef="f" targetRef="b"/>
+          <serviceTask id="a" camunda:type="external" camunda:topic="A"><extensionElements><camunda:inputOutput>
+            <camunda:outputParameter name="y">${missing}</camunda:outputParameter></camunda:inputOutput>
+          </extensionElements></serviceTask>
+          <serviceTask id="b" camunda:type="external" camunda:topic="B"/>
+          <serviceTask id="undo" isForCompensation="true" camunda:type="external" camunda:topic="U"/>
+          <boundaryEvent id="c0" attachedToRef="a"><compensateEventDefinition/></boundaryEvent>
+          <association id="w0" associationDirection="One" sourceRef="c0" targetRef="undo"/>
+        </process>""",
+        SAGA,
+    )
+    run.start()
+    run.fail("b")
+    run.complete("a", {"charge": 5})
+    assert _seen(run, "undo") == {"charge": 5}
+    run.complete("undo")
+    assert run.status == "FAILED"

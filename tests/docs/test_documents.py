@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
+from stellwerk.model.dialects import stellwerk as own_dialect
 from stellwerk.model.reader import read_definitions
 from stellwerk.wire.messages import NackCode
 from stellwerk.worker import Worker
@@ -67,3 +70,17 @@ def test_every_code_of_the_protocol_is_documented() -> None:
     text = (DOCS / "worker-protocol.md").read_text(encoding="utf-8")
     codes = [value for name, value in vars(NackCode).items() if name.isupper()]
     assert [code for code in codes if f"`{code}`" not in text] == []
+
+
+def test_every_attribute_of_our_namespace_is_documented() -> None:
+    text = (DOCS / "bpmn.md").read_text(encoding="utf-8")
+    assert [name for name in own_dialect._ATTRIBUTES if f"`{name}`" not in text] == []
+
+
+async def test_E6_the_example_of_an_engine_inside_a_program_runs() -> None:
+    [xml] = code_blocks(ROOT / "README.md", "xml")
+    [code] = code_blocks(DOCS / "embedding.md", "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with trio.fail_after(30):
+        assert await names["greet_in_process"](xml.encode()) == "Hello, Ada!"

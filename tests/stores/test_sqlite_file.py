@@ -221,6 +221,19 @@ async def test_a_writer_of_another_program_delays_but_a_reader_never_does(
     assert len(await world.fetch()) == 2
 
 
+async def test_rule_19_the_high_water_mark_is_in_the_file_with_each_write(
+    tmp_path: Path, make_store: MakeStore
+) -> None:
+    path = tmp_path / "engine.db"
+    store = make_store(path)
+    await store.open()
+    committed = await StoreWorld(store, ManualClock()).step("i")
+    assert committed.now_ms > 0
+    reader = sqlite3.connect(path)
+    assert reader.execute("SELECT value FROM meta WHERE name = 'lease_clock_ms'").fetchone() == (committed.now_ms,)
+    reader.close()
+
+
 # --- query plans ---------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +268,7 @@ async def test_the_scan_for_ready_tasks_reads_in_the_indexes_order(tmp_path: Pat
     await store.open()
     plan = store._opened().execute(f"EXPLAIN QUERY PLAN {tables._SELECT_READY}", ("payment", 10)).fetchall()
     assert [row[3] for row in plan] == ["SEARCH external_tasks USING INDEX external_tasks_ready (task_type=?)"]
-    plan = store._opened().execute(f"EXPLAIN QUERY PLAN {tables._SELECT_PAST_DUE}", (1, 10)).fetchall()
+    plan = store._opened().execute(f"EXPLAIN QUERY PLAN {tables._SELECT_PAST_DUE}", (1, 0, 10)).fetchall()
     assert [row[3] for row in plan] == ["SEARCH external_tasks USING INDEX external_tasks_locked (lock_expire_at<?)"]
     plan = store._opened().execute(f"EXPLAIN QUERY PLAN {tables._SELECT_LEASES_OF_BOOT}", ("b",)).fetchall()
     assert [row[3] for row in plan] == ["SCAN external_tasks USING COVERING INDEX external_tasks_locked"]

@@ -40,7 +40,7 @@ class Peer:
     def __init__(
         self,
         send_text: Callable[[str], Awaitable[None]],
-        receive_text: Callable[[], Awaitable[str]],
+        receive_text: Callable[[], Awaitable[str | bytes]],
         close: Callable[[int], Awaitable[None]],
     ) -> None:
         self._send_text = send_text
@@ -264,8 +264,8 @@ class NetworkEngine:
         async def send_text(text: str) -> None:
             await connection.send(text)
 
-        async def receive_text() -> str:
-            text = await connection.recv()
+        async def receive_text() -> str | bytes:
+            text: str | bytes = await connection.recv()
             assert isinstance(text, str), "the worker sends text frames"
             return text
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from stellwerk.worker import Task, Worker, WorkerGaveUp
+from stellwerk.worker import Refused, Task, Worker, WorkerGaveUp
 
 if TYPE_CHECKING:
-    Engine = Any
-    Observed = Any
-    Observe = Any
+    from tests.worker.conftest import Observed
+    from tests.worker.conftest import ScriptedEngine as Engine
+
 Offer = Callable[..., dict[str, Any]]
 
 
@@ -184,7 +184,7 @@ async def test_a_cancellation_during_a_lost_connection_arrives_with_the_welcome(
     again = await engine.accept()
     await again.welcome(lost=({"task_id": "t1", "fence": 7, "reason": "cancelled"},), kept=(kept,))
     assert (await again.receive("holding"))["leases"] == [{"task_id": "t3", "fence": 7}]
-    assert gate.ended == ["t1 cancelled: cancelled", "t2 cancelled: lost"]
+    assert sorted(gate.ended) == ["t1 cancelled: cancelled", "t2 cancelled: lost"]
 
 
 async def test_fault_95_a_result_whose_answer_was_lost_is_handed_in_again(
@@ -233,6 +233,7 @@ async def test_a_result_for_a_lost_lease_is_reported_and_over(
     await peer.offer(offer())
     await peer.nack(await peer.receive("complete"), "lease_lost")
     error = await observed.wait_for_error("finishExternalTask")
+    assert isinstance(error, Refused)
     assert error.code == "lease_lost"
     assert (await peer.receive("holding"))["leases"] == []
 
@@ -494,7 +495,9 @@ async def test_frames_that_cannot_be_read_are_critical(
     assert observed.worker.health().consecutive_critical_errors == 0
 
 
-async def test_W7_a_credential_that_cannot_be_had(autojump_clock: MockClock, engine: Engine, observe: Observe) -> None:
+async def test_W7_a_credential_that_cannot_be_had(
+    autojump_clock: MockClock, engine: Engine, observe: Callable[[Worker], Observed]
+) -> None:
     async def token() -> str:
         raise OSError("identity provider down")
 
@@ -539,13 +542,13 @@ async def test_goaway_lets_work_end_and_the_worker_comes_back(
     await engine.accept_welcomed()
 
 
-async def test_fault_27_a_thousand_lost_connections_lose_no_slot_and_no_result(
+async def test_fault_27_hundreds_of_lost_connections_lose_no_slot_and_no_result(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
 ) -> None:
     gate = Gate(observed.worker, max_tasks=1)
     gate.open()
     await nursery.start(observed.worker.serve)
-    for number in range(200):
+    for number in range(100):
         peer = await engine.accept_welcomed()
         await peer.offer(offer(f"t{number}"))
         await peer.receive("complete", task_id=f"t{number}")
@@ -555,5 +558,5 @@ async def test_fault_27_a_thousand_lost_connections_lose_no_slot_and_no_result(
         await again.ack(await again.receive("complete", task_id=f"t{number}"))
         await observed.wait_for_heartbeat("finishExternalTask", f"t{number}")
         await again.close(1011)
-    assert len(gate.started) == 200
+    assert len(gate.started) == 100
     assert observed.worker.health().active_task_count == 0

@@ -13,8 +13,9 @@ from stellwerk.errors import Conflict
 from stellwerk.worker import Task, Worker
 
 if TYPE_CHECKING:
-    Engine = Any
-    Observed = Any
+    from tests.worker.conftest import Observed
+    from tests.worker.conftest import ScriptedEngine as Engine
+
 Offer = Callable[..., dict[str, Any]]
 
 
@@ -84,7 +85,7 @@ async def test_W10_running_handlers_get_the_abort_signal_and_the_task_goes_back(
     async def finishes(payload: object, task: Task) -> dict[str, bool]:
         with trio.CancelScope(shield=True):
             await task.wait_cancelled()
-            return {"finished": True}
+        return {"finished": True}
 
     served = Served(observed.worker)
     await nursery.start(served.serve)
@@ -188,6 +189,7 @@ async def test_fault_75_renewals_go_on_during_the_drain(
     await nursery.start(served.serve)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
+    await observed.wait_for_heartbeat("processExternalTask", "t1")
     observed.worker.stop(grace=3600)
     await peer.receive("subscribe", max_tasks=0)
     for _ in range(4):

@@ -16,8 +16,9 @@ from stellwerk.errors import InvalidInput
 from stellwerk.worker import BpmnError, CancelSignal, Task, TaskFailure, Worker
 
 if TYPE_CHECKING:
-    Engine = Any
-    Observed = Any
+    from tests.worker.conftest import Observed
+    from tests.worker.conftest import ScriptedEngine as Engine
+
 Offer = Callable[..., dict[str, Any]]
 
 

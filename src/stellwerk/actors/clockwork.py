@@ -25,7 +25,7 @@ from stellwerk.core.commands import (
     StartInstance,
 )
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import CallerError, PeerError, StellwerkError
+from stellwerk.errors import CallerError, InvariantBroken, PeerError, StellwerkError
 from stellwerk.ids import derived_id
 from stellwerk.json_values import canonical_object, loads
 from stellwerk.ports import DropMessages, ExpiredLocks, ExpireLocks, LeaseAnswerKind, MatchedMessage, Ports
@@ -34,6 +34,7 @@ __all__ = ["Clockwork", "ClockworkServices"]
 
 POLL_SECONDS = 1.0
 _BATCH = 1_000
+_FULL_BATCH_PAUSE_SECONDS = 0.05
 _DROP_MESSAGES_SECONDS = 60.0
 
 
@@ -59,6 +60,10 @@ class Clockwork:
         self._timer_wake = trio.Event()
         self._next_timer_ms: int | None = None
         self._message_wake = trio.Event()
+        self._tried_again: set[str] = set()
+        """Messages that were refused and matched again at once; the next time they wait for the poll."""
+        self._started: set[str] = set()
+        """Messages whose instance exists: they were published again after they had been forgotten."""
         self.locks_reclaimed = 0
 
     # --- hints -----------------------------------------------------------------------------------------------------
@@ -104,15 +109,21 @@ class Clockwork:
     async def fire_timers(self) -> None:
         while True:
             self._timer_wake = trio.Event()
+            self._next_timer_ms = None  # what is armed while the store is read must wake this loop
             now_ms = self._clock.wall_ms()
             due, self._next_timer_ms = await self._services.ports.store.due_timers(now_ms, _BATCH)
             for timer in due:
                 await self._send(timer.timer_id, timer.instance_id, FireTimer(timer.timer_id))
-            pause = POLL_SECONDS
-            if self._next_timer_ms is not None:
-                pause = min(pause, max(0.001, (self._next_timer_ms - self._clock.wall_ms()) / 1000))
-            with trio.move_on_after(pause):
+            with trio.move_on_after(self._timer_pause(is_full=len(due) >= _BATCH)):
                 await self._timer_wake.wait()
+
+    def _timer_pause(self, *, is_full: bool) -> float:
+        """Seconds until the next timer is due. After a full batch its instances get time to step: they are read again
+        until they have."""
+        if self._next_timer_ms is None:
+            return POLL_SECONDS
+        left = (self._next_timer_ms - self._clock.wall_ms()) / 1000
+        return min(POLL_SECONDS, max(_FULL_BATCH_PAUSE_SECONDS if is_full else 0.001, left))
 
     async def correlate_messages(self) -> None:
         """Consistency.md 6: both sides commit their own row, then somebody looks."""
@@ -120,10 +131,12 @@ class Clockwork:
         while True:
             self._message_wake = trio.Event()
             for match in await self._services.ports.store.matched_messages(self._clock.wall_ms(), _BATCH):
-                instance_id, command = await self._correlation(match)
-                await self._send(match.message.message_id, instance_id, command)
+                if match.message.message_id not in self._started:
+                    await self._correlate(match)
             if self._clock.monotonic() >= drop_at:
                 await self._services.committer.submit(DropMessages(self._clock.wall_ms()))
+                self._tried_again.clear()
+                self._started.clear()
                 drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS
             with trio.move_on_after(POLL_SECONDS):
                 await self._message_wake.wait()
@@ -135,6 +148,16 @@ class Clockwork:
                 await self._send(task_id, instance_id, EndDraining(task_id))
             await self._clock.sleep(POLL_SECONDS)
 
+    async def _correlate(self, match: MatchedMessage) -> None:
+        """One message that cannot be correlated holds up no other."""
+        message_id = match.message.message_id
+        try:
+            instance_id, command = await self._correlation(match)
+        except (CallerError, InvariantBroken) as error:
+            self._services.ports.log.warning("message not correlated", message_id=message_id, reason=error.message)
+        else:
+            await self._send(message_id, instance_id, command)
+
     async def _correlation(self, match: MatchedMessage) -> tuple[str, Command]:
         message = match.message
         variables = canonical_object(loads(message.variables))
@@ -142,6 +165,9 @@ class Clockwork:
             return match.instance_id, CorrelateMessage(match.subscription_id, message.message_id, variables)
         assert match.definition_id is not None
         deployed = await self._services.definition_cache.get(match.definition_id)
+        start_event_id = start_messages(deployed.process).get(message.name)
+        if start_event_id is None:
+            raise InvariantBroken(f'definition {match.definition_id} does not start by message "{message.name}"')
         # Derived from the message: however often this is tried, it starts one instance.
         instance_id = derived_id("message", message.message_id, match.definition_id)
         return instance_id, StartInstance(
@@ -149,7 +175,7 @@ class Clockwork:
             match.definition_id,
             variables,
             business_key=message.key or None,
-            start_event_id=start_messages(deployed.process)[message.name],
+            start_event_id=start_event_id,
             message_id=message.message_id,
         )
 
@@ -168,16 +194,26 @@ class Clockwork:
                 # Somebody else was quicker, or the thing is gone: that is what the guards are for.
                 self._services.ports.log.debug("not needed any more", command=str(command), reason=refusal.message)
                 if isinstance(command, CorrelateMessage | StartInstance):
-                    self._message_wake.set()
+                    self._not_correlated(subject, refusal)
             except StellwerkError as error:
                 self._services.ports.log.warning("will be tried again", command=str(command), reason=error.message)
             else:
                 # The next message for the same subscription may wait already.
                 if isinstance(command, CorrelateMessage):
+                    self._tried_again.discard(subject)
                     self._message_wake.set()
 
         self._under_way.add(subject)
         await self._services.post(instance_id, Envelope(command, Reply(answered)))
+
+    def _not_correlated(self, message_id: str, refusal: StellwerkError) -> None:
+        """Another subscription may take it, so it is matched again; but at once only one time, or a message that is
+        refused whenever it is tried (the instance has no room, say) would keep the engine busy."""
+        if refusal.code == "exists":
+            self._started.add(message_id)
+        elif message_id not in self._tried_again:
+            self._tried_again.add(message_id)
+            self._message_wake.set()
 
 
 def _expiry_command(task: ExternalTask) -> EndTaskInFailure:

@@ -74,10 +74,16 @@ class Committer:
         await self._ports.pause_point("after-commit")
         self._count(len(requests))
         for request, outcome in zip(requests, outcomes, strict=True):
+            self._answer(request, outcome)
+
+    def _answer(self, request: _Request, outcome: Outcome) -> None:
+        try:
             if isinstance(outcome, StellwerkError):
                 request.reply.fail(outcome)
             else:
                 request.reply.set(outcome)
+        except Exception:  # whoever cannot take an answer must not keep his neighbours from theirs
+            self._ports.log.exception("an answer could not be taken", operation=type(request.operation).__name__)
 
     @staticmethod
     def _fail_all(requests: list[_Request], error: StellwerkError) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 
 from stellwerk.actors.committer import Committer
-from stellwerk.errors import InvalidInput, InvariantBroken, LimitExceeded, NotFound
+from stellwerk.errors import InvalidInput, InvariantBroken, LimitExceeded, NotFound, StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
 from stellwerk.model.process import (
@@ -70,7 +71,8 @@ class Definitions:
         self._committer = committer
         self._limits = limits
         self._parsed: OrderedDict[str, DeployedProcess] = OrderedDict()
-        self._latest: dict[str, str] = {}
+        self._latest: dict[str, int] = {}
+        """The newest version by key."""
 
     async def deploy(
         self, files: Sequence[tuple[str, bytes]], failure_policy: FailurePolicy | None, adopt_java: bool
@@ -79,14 +81,26 @@ class Definitions:
 
         :raises DeployRefused: with every finding; LimitExceeded for a file over ``definition_bytes_max``.
         """
-        rows, findings = self._read(files, failure_policy, adopt_java)
+        reading = partial(self._read, files, failure_policy, adopt_java)
+        rows, findings = await self._ports.background.run_sync(reading)
         if any(finding.severity is Severity.ERROR for _, finding in findings):
             raise DeployRefused(findings)
-        outcome = await self._committer.submit(DeployDefinitions(tuple(rows)))
+        try:
+            outcome = await self._committer.submit(DeployDefinitions(tuple(rows)))
+        except StellwerkError:
+            # What became of the commit is not known: read the newest versions again.
+            for row in rows:
+                self._latest.pop(row.key, None)
+            raise
         assert isinstance(outcome, Deployed)
         for row in outcome.definitions:
-            self._latest[row.key] = row.definition_id
+            self._deployed(row)
         return Deployment(outcome.definitions, outcome.unchanged, tuple(findings))
+
+    def _deployed(self, row: DefinitionRow) -> None:
+        """Two deployments at the same moment may hear of their commits in any order: the newer one counts."""
+        if row.version > self._latest.get(row.key, 0):
+            self._latest[row.key] = row.version
 
     def _read(
         self, files: Sequence[tuple[str, bytes]], failure_policy: FailurePolicy | None, adopt_java: bool
@@ -138,7 +152,7 @@ class Definitions:
         row = await self._ports.store.definition(definition_id)
         if row is None:
             raise NotFound(f'no definition "{definition_id}" is deployed')
-        found = DeployedProcess(row, self._parse(row))
+        found = DeployedProcess(row, await self._ports.background.run_sync(partial(self._parse, row)))
         self._parsed[definition_id] = found
         if len(self._parsed) > _PARSED_MAX:
             self._parsed.popitem(last=False)
@@ -146,15 +160,12 @@ class Definitions:
 
     async def latest(self, key: str, version: int | None = None) -> DeployedProcess:
         """The newest version of process `key`, or the one that is asked for."""
-        if version is not None:
-            return await self.get(f"{key}:{version}")
-        definition_id = self._latest.get(key)
-        if definition_id is None:
+        if version is None and key not in self._latest:
             row = await self._ports.store.latest_definition(key)
             if row is None:
                 raise NotFound(f'no process "{key}" is deployed')
-            definition_id = self._latest.setdefault(key, row.definition_id)
-        return await self.get(definition_id)
+            self._deployed(row)
+        return await self.get(f"{key}:{self._latest[key] if version is None else version}")
 
     def _parse(self, row: DefinitionRow) -> Process:
         result = read_definitions(row.xml, limits=self._limits, adopt_java=row.adopt_java)

@@ -7,12 +7,13 @@ What it does not know (after a start, or created elsewhere) it scans from the st
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import trio
 
 from stellwerk.actors.committer import Committer
+from stellwerk.actors.filters import TopicFilters, insert_sorted, remove_sorted
 from stellwerk.actors.leases import HeldLease, LeaseBook, Subscription, WorkerLink, deadline_of
 from stellwerk.core.changes import NewTask
 from stellwerk.core.external_task import ExternalTask
@@ -24,6 +25,7 @@ from stellwerk.ports import (
     LeaseAnswerKind,
     LeaseTasks,
     Ports,
+    ReadyScan,
     ReadyTask,
     RenewLease,
     RenewLeases,
@@ -67,6 +69,8 @@ class TopicDispatcher:
         self._clock = services.ports.clock
         self._subscriptions: dict[str, Subscription] = {}
         self._ready: list[ReadyTask] = []
+        """A heap; sorted while a subscription filters."""
+        self.filters = TopicFilters(topic, services.ports, services.limits, self._subscriptions, self.wake)
         self._known: set[str] = set()
         self._dry = False
         self._scan_at = 0.0
@@ -97,16 +101,27 @@ class TopicDispatcher:
 
     def forget(self, link: WorkerLink) -> None:
         """The session is over: no new work. Its leases stay in the book until they end."""
-        self._subscriptions.pop(link.holder.session_id, None)
+        subscription = self._subscriptions.pop(link.holder.session_id, None)
+        if subscription is not None and subscription.filter is not None:
+            self.filters_changed()
+
+    def filters_changed(self) -> None:
+        """A subscription filters in another way, or not any more."""
+        self.filters.subscriptions_changed(self._ready)
+        self.wake()
 
     def task_ready(self, hint: ReadyTask) -> None:
         """A task became READY and is available now."""
         if hint.task_id in self._known:
             return
-        if len(self._ready) >= self._services.limits.ready_hints_max:
+        if len(self._ready) >= self._hints_max:
             self._dry = False
             return
-        heapq.heappush(self._ready, hint)
+        if self.filters.are_active:
+            insert_sorted(self._ready, hint)
+            self.filters.add(hint)
+        else:
+            heapq.heappush(self._ready, hint)
         self._known.add(hint.task_id)
         self.wake()
 
@@ -122,10 +137,13 @@ class TopicDispatcher:
     # --- leased at birth -------------------------------------------------------------------------------------------
 
     def reserve_birth(self, task: NewTask) -> tuple[BirthLease, Subscription] | None:
-        """Only while nothing older waits: the queue is empty and the last scan of the store was dry."""
+        """Only while nothing older waits: the queue is empty and the last scan of the store was dry.
+
+        And only for a worker that takes any task: a filter is searched in the background, a step does not wait for it.
+        """
         if self._ready or not self._dry:
             return None
-        subscription = self._roomiest()
+        subscription = _roomiest(held for held in self._subscriptions.values() if held.filter is None)
         if subscription is None:
             return None
         subscription.reserved += 1
@@ -161,21 +179,39 @@ class TopicDispatcher:
     def _has_room(self) -> bool:
         return any(subscription.room for subscription in self._subscriptions.values())
 
-    def _roomiest(self) -> Subscription | None:
-        """The worker with the most room; of equals the one that subscribed first."""
-        best = max(self._subscriptions.values(), key=lambda subscription: subscription.room, default=None)
-        return best if best is not None and best.room > 0 else None
+    @property
+    def _hints_max(self) -> int:
+        """While a subscription filters there may be many tasks that nobody takes now, and it must see past them."""
+        limits = self._services.limits
+        return limits.filtered_hints_max if self.filters.are_active else limits.ready_hints_max
 
     async def _scan(self) -> None:
-        limit = self._services.limits.ready_hints_max
+        limit = self._hints_max
+        known = tuple(self._ready) if self.filters.are_active else ()
         scan = await self._services.ports.store.ready_tasks(self.topic, limit)
         self._dry = len(scan.tasks) < limit
-        self._scan_at = self._clock.monotonic() + SCAN_EVERY_SECONDS
+        # Seldom while there is much to read: what happens in this engine is told at once.
+        size = max(1.0, len(scan.tasks) / self._services.limits.ready_hints_max)
+        self._scan_at = self._clock.monotonic() + SCAN_EVERY_SECONDS * size
         if scan.next_available_ms is not None:
             due = self._clock.monotonic() + max(0, scan.next_available_ms - scan.now_ms) / 1000
             self._scan_at = min(self._scan_at, due)
+        if self._dry and self.filters.are_active:
+            self._forget_gone(known, scan)
         for hint in scan.tasks:
             self.task_ready(hint)
+
+    def _forget_gone(self, known: Sequence[ReadyTask], scan: ReadyScan) -> None:
+        """Tasks that ended while nobody took them. Without filters an attempt to lease them finds that out."""
+        still_there = {hint.task_id for hint in scan.tasks}
+        for hint in known:
+            if hint.task_id not in still_there:
+                self._remove(hint)
+
+    def _remove(self, hint: ReadyTask) -> None:
+        self._known.discard(hint.task_id)
+        remove_sorted(self._ready, hint)
+        self.filters.remove(hint)
 
     # --- handing out -----------------------------------------------------------------------------------------------
 
@@ -209,15 +245,42 @@ class TopicDispatcher:
         return True
 
     def _pick(self) -> list[_Pick]:
-        picks = []
-        while self._ready and (subscription := self._roomiest()) is not None:
-            task = heapq.heappop(self._ready)
-            self._known.discard(task.task_id)
-            subscription.reserved += 1
-            picks.append(_Pick(task, subscription))
-            if len(picks) >= self._services.limits.commit_operations_max:
+        picks: list[_Pick] = []
+        while self._ready and len(picks) < self._services.limits.commit_operations_max:
+            pick = self._pick_filtered() if self.filters.are_active else self._pick_first()
+            if pick is None:
                 break
+            pick.subscription.reserved += 1
+            picks.append(pick)
         return picks
+
+    def _pick_first(self) -> _Pick | None:
+        subscription = _roomiest(self._subscriptions.values())
+        if subscription is None:
+            return None
+        task = heapq.heappop(self._ready)
+        self._known.discard(task.task_id)
+        return _Pick(task, subscription)
+
+    def _pick_filtered(self) -> _Pick | None:
+        """The first task, in order of hand-out, that anybody with room takes."""
+        picks = list(self._possible_picks())
+        if not picks:
+            return None
+        pick = min(picks, key=lambda pick: (pick.task, -pick.subscription.room))
+        self._remove(pick.task)
+        return pick
+
+    def _possible_picks(self) -> Iterator[_Pick]:
+        by_filter: dict[str | None, list[Subscription]] = {}
+        for held in self._subscriptions.values():
+            by_filter.setdefault(held.filter_text, []).append(held)
+        for text, alike in by_filter.items():
+            subscription = _roomiest(alike)
+            if subscription is not None:
+                task = self._ready[0] if text is None else self.filters.first(text)
+                if task is not None:
+                    yield _Pick(task, subscription)
 
     def _deliver(self, leased: Iterable[tuple[ExternalTask, Subscription]], began: float) -> None:
         by_link: dict[str, list[tuple[HeldLease, ExternalTask]]] = {}
@@ -288,6 +351,12 @@ class TopicDispatcher:
         """The row has a later end of the lease."""
         held.deadline = deadline_of(task, began)
         self.watch(held)
+
+
+def _roomiest(subscriptions: Iterable[Subscription]) -> Subscription | None:
+    """The worker with the most room; of equals the one that subscribed first."""
+    best = max(subscriptions, key=lambda subscription: subscription.room, default=None)
+    return best if best is not None and best.room > 0 else None
 
 
 def ready_hint(task: ExternalTask) -> ReadyTask:

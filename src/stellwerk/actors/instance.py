@@ -168,6 +168,9 @@ class InstanceActor:
                     raise InvariantBroken(f"instance {self.instance_id}: every version is stale")
             elif outcome.guard is RefusedGuard.DATA and len(step.accepted) > 1:
                 one_by_one = True
+            elif outcome.guard is RefusedGuard.DATA:
+                # The others of the batch have nothing to do with it.
+                step.accepted[0].reply.fail(InvariantBroken(f"the store cannot write this step: {outcome.subject}"))
             else:
                 self._refuse_guarded(step, outcome)
 
@@ -386,6 +389,7 @@ def _ending(command: Command, final: TaskFinal) -> TaskEnding:
                 message=command.message,
                 details=dumps(command.details) if command.details is not None else None,
                 worker_id=command.worker_id,
+                worker_gives_up=command.worker_gives_up,
             )
         case EndDraining():
             return TaskEnding(final.task_id, None, final.final_state, None, None)

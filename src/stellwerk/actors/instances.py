@@ -81,4 +81,5 @@ class Instances:
         actor, scope = self._live[instance_id]
         if actor.idle:
             del self._live[instance_id]
+            actor.mailbox.close()  # a sender that was just woken by room in it must not put into an ended actor
             scope.cancel()

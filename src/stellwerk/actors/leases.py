@@ -10,6 +10,7 @@ from typing import Protocol
 
 import attrs
 
+from stellwerk.actors.payloads import PayloadFilter
 from stellwerk.core.external_task import ExternalTask, Holder
 
 __all__ = ["HeldLease", "LeaseBook", "Subscription", "WorkerLink", "deadline_of"]
@@ -45,9 +46,17 @@ class Subscription:
     topic: str
     max_tasks: int = 0
     lock_duration_ms: int = 30_000
+    filter: PayloadFilter | None = None
+    """Only tasks that it matches; None: all. `TopicDispatcher.filters_changed` must follow a change."""
+    variables: tuple[str, ...] | None = None
+    """Only these variables are sent; None: all."""
     leases: dict[str, HeldLease] = attrs.field(factory=dict, repr=False)
     reserved: int = 0
     """Leases that are being asked of the store."""
+
+    @property
+    def filter_text(self) -> str | None:
+        return None if self.filter is None else self.filter.text
 
     @property
     def room(self) -> int:

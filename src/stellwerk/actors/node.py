@@ -82,6 +82,7 @@ class Node:
         self.clockwork = Clockwork(self)
         self.draining = False
         self._nursery = nursery
+        self._published_at_ms = 0
         self._waiters = EndWaiters()
         self._sessions: dict[str, WorkerSession] = {}
         self._dispatchers: dict[str, TopicDispatcher] = {}
@@ -177,8 +178,8 @@ class Node:
 
     async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
         """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
-        if retries < 1:
-            raise InvalidInput("retries must be at least 1")
+        if not 1 <= retries <= _RETRIES_MAX:
+            raise InvalidInput(f"retries must be 1 to {_RETRIES_MAX} @ $.retries")
         row = await self._find(await self.ports.store.incidents(), "incident_id", incident_id)
         await self._ask(str(row["instance_id"]), ResolveIncident(incident_id, retries))
 
@@ -203,12 +204,16 @@ class Node:
         The same ``message_id`` again is no second message.
         """
         now_ms = self.ports.clock.wall_ms()
+        payload = dumps(self._payload(variables))
+        # Later than any before, also within a millisecond and when the wall clock is set back: messages with one key
+        # are correlated in this order (consistency.md 6).
+        self._published_at_ms = max(now_ms, self._published_at_ms + 1)
         message = MessageRow(
             message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
             name=name,
             key=key,
-            variables=dumps(self._payload(variables)),
-            published_at_ms=now_ms,
+            variables=payload,
+            published_at_ms=self._published_at_ms,
             expires_at_ms=now_ms + (self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
         )
         await self.committer.submit(PublishMessage(message))
@@ -352,6 +357,7 @@ class Node:
             services = DispatcherServices(self.ports, self.committer, self.leases, self.limits)
             found = self._dispatchers[topic] = TopicDispatcher(topic, services)
             self._supervise(f"dispatcher {topic}", found.run)
+            self._supervise(f"filters {topic}", found.filters.run)
         return found
 
     def wake_dispatchers(self, topics: Iterable[str]) -> None:
@@ -424,6 +430,8 @@ class Node:
 
 
 _FOREVER = float("inf")
+_RETRIES_MAX = 2**31 - 1
+"""As many as a model can ask for."""
 
 
 class Superseded(CallerError):

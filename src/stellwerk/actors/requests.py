@@ -102,7 +102,7 @@ class WorkerRequests:
         self._session.pending[key] += 1
         try:
             await self._start(request)
-        except CallerError as error:
+        except StellwerkError as error:
             self._answer(request, error)
 
     async def _start(self, request: WorkerRequest) -> None:
@@ -205,6 +205,7 @@ class WorkerRequests:
             operation.request_digest,
             details,
             self._session.holder.worker_id,
+            worker_gives_up=request.retries == 0,
         )
         try:
             await self._command(request, command)

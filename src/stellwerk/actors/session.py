@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from stellwerk.actors.leases import HeldLease, Subscription
+from stellwerk.actors.payloads import PayloadFilter, make_filter, selected_variables
 from stellwerk.actors.requests import RequestServices, WorkerRequests
 from stellwerk.core.external_task import ExternalTask, Holder
 from stellwerk.errors import CallerError, InvalidInput, StellwerkError
@@ -137,7 +138,8 @@ class WorkerSession:
             return
         frame: list[tuple[HeldLease, ExternalTask]] = []
         size = 0
-        for held, task in leases:
+        for held, whole in leases:
+            task = _with_selected_variables(whole, held.subscription)
             bytes_needed = _offer_bytes(task)
             if bytes_needed > self._limits.frame_bytes_max:
                 self._services.undeliverable(task, bytes_needed)
@@ -273,10 +275,26 @@ class WorkerSession:
         if not 0 <= message.max_tasks <= limits.worker_max_tasks_max:
             raise InvalidInput(f"max_tasks is 0 to {limits.worker_max_tasks_max} @ $.max_tasks")
         self.check_lock_duration(message.lock_duration_ms)
+        if message.variables is not None and len(message.variables) > limits.variable_names_max:
+            raise InvalidInput(f"at most {limits.variable_names_max} variables can be named @ $.variables")
+        payload_filter = self._payload_filter(message)
         subscription = self.subscription(message.topic)
         subscription.max_tasks = message.max_tasks
         subscription.lock_duration_ms = message.lock_duration_ms
+        subscription.variables = message.variables
+        if payload_filter is not subscription.filter:
+            subscription.filter = payload_filter
+            self._services.dispatcher(message.topic).filters_changed()
         self._services.wake_dispatchers([message.topic])
+
+    def _payload_filter(self, message: Subscribe) -> PayloadFilter | None:
+        """The one that the subscription has, if it stays the same: workers subscribe again for every change of room."""
+        if message.filter is None:
+            return None
+        known = self._subscriptions.get(message.topic)
+        if known is not None and known.filter is not None and known.filter.text == message.filter:
+            return known.filter
+        return make_filter(message.filter, self._limits)
 
     def subscription(self, topic: str) -> Subscription:
         """The session's part in a topic; without room until the worker subscribes."""
@@ -400,6 +418,12 @@ class WorkerSession:
 def _offer_bytes(task: ExternalTask) -> int:
     texts = len(task.topic) + len(task.element_id) + len(task.definition_id) + len(task.business_key or "")
     return _OFFER_BYTES + len(task.variables) + len(task.headers) + 6 * texts
+
+
+def _with_selected_variables(task: ExternalTask, subscription: Subscription) -> ExternalTask:
+    if subscription.variables is None:
+        return task
+    return attrs.evolve(task, variables=selected_variables(task.variables, subscription.variables))
 
 
 def _remaining_ms(held: HeldLease, now: float) -> int:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from stellwerk.cli.client import EngineClient, segment
 from stellwerk.cli.mistakes import ENDED_BADLY
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import print_json, print_table, say, short_instant, warn
+from stellwerk.cli.output import print_json, print_table, reason_of_end, say, short_instant, warn
 
 __all__ = ["cancel", "instances", "start"]
 
@@ -78,13 +78,17 @@ def _wait_for_end(client: EngineClient, instance_id: str, seconds_max: float | N
 
 
 def _outcome(view: dict[str, Any]) -> dict[str, Any]:
-    return {name: view[name] for name in ("instance_id", "status", "variables", "incidents")}
+    outcome = {name: view[name] for name in ("instance_id", "status", "variables", "incidents")}
+    return {**outcome, "reason": reason_of_end(view)}
 
 
 def _say_outcome(view: dict[str, Any]) -> None:
     say(view["status"])
     for name, value in sorted(view["variables"].items()):
         say(f"  {name} = {_compact(value)}")
+    reason = reason_of_end(view)
+    if reason is not None:
+        warn(reason)
     for incident in view["incidents"]:
         warn(f"incident {incident['incident_id']} at {incident['element_id']}: {incident['message']}")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "print_table", "say", "short_instant", "warn"]
+__all__ = ["console", "print_json", "print_table", "reason_of_end", "say", "short_instant", "warn"]
 
 _PIPE_WIDTH = 240
 """Columns where no terminal says how wide it is: nothing is cut off in a pipe or file."""
@@ -47,6 +47,18 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     if table.row_count:
         console().print(table)
         say("")
+
+
+def reason_of_end(view: Mapping[str, Any]) -> str | None:
+    """Why an instance, shown whole, failed or was cancelled; None when it did not."""
+    facts = [fact for step in view["history"] for fact in step["facts"]]
+    match facts[-1] if facts else {}:
+        case {"fact": "InstanceFailed", "code": code, "message": message}:
+            return f"{code}: {message}"
+        case {"fact": "InstanceCancelled", "reason": reason}:
+            return str(reason)
+        case _:
+            return None
 
 
 def short_instant(instant: str | None) -> str:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from stellwerk.cli.client import EngineClient, segment
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url
-from stellwerk.cli.output import print_json, print_table, say, short_instant
+from stellwerk.cli.output import print_json, print_table, reason_of_end, say, short_instant
 
 __all__ = ["show"]
 
@@ -53,6 +53,9 @@ def _say_summary(view: Mapping[str, Any]) -> None:
     say(f"  started       {short_instant(view['started_at'])}")
     if view["ended_at"] is not None:
         say(f"  ended         {short_instant(view['ended_at'])}")
+    reason = reason_of_end(view)
+    if reason is not None:
+        say(f"  because       {reason}")
     say("")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from operator import attrgetter
 from typing import TypeAlias, assert_never
 
 import attrs
@@ -81,6 +80,9 @@ class LeaseCommandKind(Enum):
     CANCEL = "cancel"
     DRAIN = "drain"
     REQUEUE = "requeue"
+
+    # Members are singletons; `Enum` hashes their names anew each time, and here is the hot path.
+    __hash__ = object.__hash__
 
 
 _Kind = LeaseCommandKind
@@ -557,12 +559,18 @@ def _attempt(
     )
 
 
-_FIELDS: tuple[str, ...] = tuple(field.name for field in attrs.fields(ExternalTask))
-_values_of: Callable[[ExternalTask], tuple[object, ...]] = attrgetter(*_FIELDS)
+_SLOTS: Mapping[str, tuple[Callable[[object], object], Callable[[object, object], None]]] = {
+    field.name: (getattr(ExternalTask, field.name).__get__, getattr(ExternalTask, field.name).__set__)
+    for field in attrs.fields(ExternalTask)
+}
+_copies = tuple(_SLOTS.values())
 
 
 def _changed(task: ExternalTask, **changes: object) -> ExternalTask:
-    """`attrs.evolve`, three times as fast: this is the hottest function of a store."""
-    values: dict[str, object] = dict(zip(_FIELDS, _values_of(task), strict=True))
-    values.update(changes)
-    return ExternalTask(**values)  # type: ignore[arg-type]
+    """`attrs.evolve`, three times as fast (slot by slot): this is the hottest function of a store."""
+    changed = object.__new__(ExternalTask)
+    for read, write in _copies:
+        write(changed, read(task))
+    for name, value in changes.items():
+        _SLOTS[name][1](changed, value)
+    return changed

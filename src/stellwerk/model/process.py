@@ -407,7 +407,7 @@ class Process:
         return node.children
 
     def effective_failure_policy(self, default: FailurePolicy | None = None) -> FailurePolicy:
-        """The model's own policy, else `default`, else what fits the dialect (an outage must not unwind every order)."""
+        """The model's own, else `default`, else what fits the dialect (an outage must not unwind every order)."""
         if self.failure_policy is not None:
             return self.failure_policy
         if default is not None:

@@ -7,7 +7,6 @@ that stopped reading cannot hold up a shutdown.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any
 
 import attrs
 import h11
@@ -18,6 +17,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from stellwerk.actors.node import Node
 from stellwerk.actors.session import WorkerSession
 from stellwerk.errors import CallerError, InvalidInput, StellwerkError
+from stellwerk.ports import Log
 from stellwerk.server.http.api import is_foreign
 from stellwerk.server.streams import ReplayStream
 from stellwerk.wire.codec import UnknownMessage, decode_worker_frame, encode_frame, pack_frames
@@ -34,6 +34,8 @@ _CLOSE_CODE = 1001
 _OVERSIZE_FACTOR = 2
 """Up to so many times the largest frame is read, to be refused by an `error` that says why; beyond, by code 1009."""
 _RECEIVE_BYTES = 64 * 1024
+
+_OUR_FAULT = StellwerkError("an internal error", code=NackCode.INTERNAL)
 
 _PEER_FAULTS = (
     ConnectionClosed,
@@ -67,7 +69,7 @@ def _text(values: list[bytes] | None) -> str | None:
 
 
 class WorkerSockets:
-    def __init__(self, node: Node, log: Any) -> None:
+    def __init__(self, node: Node, log: Log) -> None:
         self._node = node
         self._log = log
         self._limits = node.limits
@@ -131,54 +133,56 @@ class _Conversation:
     _connection: WebSocketConnection
     _sessions: set[WorkerSession]
     """Of all conversations."""
-    log: Any
+    log: Log
 
     async def run(self) -> None:
         try:
-            session = await self._open()
-            if session is not None:
-                await self._talk(session)
+            hello, others = await self._hello()
+            session = await self._node.open_session(hello)
         except StellwerkError as error:
             await self._say_error(error)
         except _PEER_FAULTS:
             raise
         except Exception:
-            self.log.exception("session_failed")
-            await self._say_error(StellwerkError("an internal error", code=NackCode.INTERNAL))
+            self.log.exception("session_not_opened")
+            await self._say_error(_OUR_FAULT)
+        else:
+            await self._talk(session, others)
         await self._close()
 
-    async def _open(self) -> WorkerSession | None:
+    async def _hello(self) -> tuple[Hello, list[WorkerMessage | UnknownMessage]]:
         with trio.move_on_after(_HELLO_SECONDS_MAX):
             first, *others = await self._receive()
             if not isinstance(first, Hello):
                 raise InvalidInput("the first message must be hello")
-            session: WorkerSession = await self._node.open_session(first)
-            await self._handle(session, others)
-            return session
+            return first, others
         raise InvalidInput(f"no hello within {_HELLO_SECONDS_MAX:g} s")
 
-    async def _talk(self, session: WorkerSession) -> None:
+    async def _talk(self, session: WorkerSession, first: list[WorkerMessage | UnknownMessage]) -> None:
+        self._sessions.add(session)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, session)
-            self._sessions.add(session)
             try:
-                await self._read(session)
+                await self._read(session, first)
+            except ConnectionClosed:
+                pass
+            except StellwerkError as error:
+                # In its turn behind what the session has to say; the writer then closes the connection.
+                session.close(error.code, error.message)
+            except Exception:
+                self.log.exception("session_failed")
+                session.close(_OUR_FAULT.code, _OUR_FAULT.message)
             finally:
                 # The writer is not cancelled: it may be saying goodbye, and has deadlines of its own.
                 self._sessions.discard(session)
                 session.disconnected()
 
-    async def _read(self, session: WorkerSession) -> None:
+    async def _read(self, session: WorkerSession, messages: list[WorkerMessage | UnknownMessage]) -> None:
+        """:raises ConnectionClosed: in the end. StellwerkError: for what the peer may not send."""
         while True:
-            try:
-                messages = await self._receive()
-            except CallerError as error:
-                # In its turn behind what the session has to say; the writer then closes the connection.
-                session.close(error.code, error.message)
-                return
-            except ConnectionClosed:
-                return
-            await self._handle(session, messages)
+            if messages:
+                await self._handle(session, messages)
+            messages = await self._receive()
 
     async def _receive(self) -> list[WorkerMessage | UnknownMessage]:
         frame = await self._connection.get_message()

@@ -184,11 +184,12 @@ def _reason(tables: Tables, answer: LeaseAnswer, fence: int, now_ms: InstantMs) 
 
 def expire_locks(tables: Tables, limit: int, now_ms: InstantMs) -> ExpiredLocks:
     returned: list[ExternalTask] = []
-    failing: list[ExternalTask] = []
-    for task in tables.past_due(now_ms, limit):
+    for task in tables.past_due(now_ms, limit, needs_instance=False):
         answer = _apply(tables, task.task_id, task.fence, Expire(), now_ms)
-        if answer.task is not None:
-            (returned if answer.kind is LeaseAnswerKind.DONE else failing).append(answer.task)
+        assert answer.kind is LeaseAnswerKind.DONE, f"the store's query and the lease machine differ on {task}"
+        assert answer.task is not None
+        returned.append(answer.task)
+    failing = tables.past_due(now_ms, limit, needs_instance=True)
     return ExpiredLocks(tuple(returned), tuple(failing), tables.next_expiry(now_ms), now_ms)
 
 

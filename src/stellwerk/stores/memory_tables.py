@@ -12,6 +12,7 @@ import attrs
 
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, Holder, TaskAttempt, TaskState
+from stellwerk.core.lease import expiry_needs_instance
 from stellwerk.instants import InstantMs
 from stellwerk.ports import DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance
 from stellwerk.stores.sorted_keys import SortedKeys
@@ -169,12 +170,14 @@ class MemoryTables:
         waiting = self.waiting_by_topic.get(topic)
         return None if waiting is None else _first_instant(waiting, now_ms)
 
-    def past_due(self, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+    def past_due(self, now_ms: InstantMs, limit: int, *, needs_instance: bool) -> list[ExternalTask]:
         found: list[ExternalTask] = []
         for until_ms, task_id in self.locked:
             if until_ms > now_ms or len(found) == limit:
                 break
-            found.append(self.tasks[task_id])
+            task = self.tasks[task_id]
+            if expiry_needs_instance(task) is needs_instance:
+                found.append(task)
         return found
 
     def next_expiry(self, now_ms: InstantMs) -> InstantMs | None:

@@ -74,8 +74,9 @@ class Tables(Protocol):
     def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
         """READY, not draining, available; in order of hand-out over all topics."""
 
-    def past_due(self, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
-        """LOCKED with a lock that has run out, the longest overdue first."""
+    def past_due(self, now_ms: InstantMs, limit: int, *, needs_instance: bool) -> list[ExternalTask]:
+        """LOCKED with a lock that has run out, the longest overdue first; only those whose expiry needs (or does not
+        need) their instance, so that tasks that wait for a stuck instance never hide the others."""
 
     def next_expiry(self, now_ms: InstantMs) -> InstantMs | None:
         """When the first lock that has not run out will."""

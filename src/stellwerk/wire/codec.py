@@ -158,7 +158,9 @@ def pack_frames(messages: Iterable[wire.WorkerMessage | wire.EngineMessage], fra
     for message in messages:
         text = encode_message(message)
         if len(text) > frame_bytes_max:
-            raise LimitExceeded(f"a {type_name(message)} of {len(text)} bytes, at most {frame_bytes_max} fit a frame")
+            raise LimitExceeded(
+                f"a message {type_name(message)!r} of {len(text)} bytes, at most {frame_bytes_max} fit a frame"
+            )
         if batch and size + len(text) + 1 > frame_bytes_max:
             frames.append(_join(batch))
             batch, size = [], 1

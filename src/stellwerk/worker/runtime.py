@@ -144,7 +144,7 @@ class WorkerRun:
             return self._refused(error)
         except _IdentityFailed as error:
             self._critical(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 — reported, and logged unless it explains itself
             # Whatever it is: leases are held, so the worker goes on, and stops when it happens again and again.
             self._unexpected(error)
         return self._backoff_s()

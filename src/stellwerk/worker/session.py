@@ -139,6 +139,7 @@ class Session:
 
     def _welcome(self, welcome: Welcome, held: tuple[LeaseRef, ...]) -> None:
         self.limits = welcome.limits
+        self._latency.margin_ms(welcome.server_time_ms, self._now_ms())
         kept = {
             (lease.task_id, lease.fence): self._deadline(welcome.server_time_ms, lease.lock_remaining_ms)
             for lease in welcome.kept

@@ -255,6 +255,8 @@ class Worker:
         )
         with trio.CancelScope() as self._scope:
             self._run = WorkerRun(settings, dict(self._handlers), self._reports)
+            if self._stop_before_start:  # from another thread, a moment ago
+                self.stop()
             try:
                 await self._run.run(task_status)
             finally:
@@ -266,10 +268,10 @@ class Worker:
         returns at once, `run` and `serve` return when it is done.
         """
         run = self._run
-        if run is None:
-            self._stop_before_start = True
-        else:
+        if run is not None:
             run.request_stop(grace)
+        elif self._last_run is None:
+            self._stop_before_start = True
 
     def dispose(self) -> None:
         """`stop`, and the worker cannot be used again. From any thread."""

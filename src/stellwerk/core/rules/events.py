@@ -22,6 +22,7 @@ from stellwerk.model.process import (
     ErrorDefinition,
     Event,
     EventPosition,
+    LinkDefinition,
     TerminateDefinition,
     TimerDefinition,
 )
@@ -35,6 +36,8 @@ __all__ = ["correlate_message", "enter_event_node", "fire_timer"]
 def enter_event_node(step: Step, token: Token, node: Event) -> None:
     match node.where:
         case EventPosition.START | EventPosition.BOUNDARY:
+            _pass(step, token, node)
+        case EventPosition.CATCH if isinstance(node.definition, LinkDefinition):
             _pass(step, token, node)
         case EventPosition.CATCH:
             start_waiting(step, token, node, node.definition)
@@ -56,8 +59,22 @@ def _throw(step: Step, token: Token, node: Event) -> None:
         case CompensationDefinition():
             if not throw_compensation(step, token, node.definition.activity_ref):
                 _pass(step, token, node)
+        case LinkDefinition():
+            _follow_link(step, token, node, node.definition)
         case _:
             _pass(step, token, node)
+
+
+def _follow_link(step: Step, token: Token, node: Event, definition: LinkDefinition) -> None:
+    """A link is a sequence flow that is not drawn (13.5.5): go on at the catch event of that name in the same scope."""
+    process = step.context.definition
+    for target_id in process.scope_children(node.parent):
+        target = process.nodes[target_id]
+        if isinstance(target, Event) and target.where is EventPosition.CATCH and target.definition == definition:
+            step.emit(f.TokenEntered(token.id, target.id, token.scope_id))
+            step.later(Work.MOVE, token.id)
+            return
+    raise BpmnFault(f'no link catch event is named "{definition.name}"')
 
 
 def _pass(step: Step, token: Token, node: Event) -> None:

@@ -16,6 +16,7 @@ from stellwerk.model.process import (
     Event,
     EventPosition,
     FlowNode,
+    LinkDefinition,
     Process,
     SubProcess,
     SubProcessKind,
@@ -87,7 +88,7 @@ def _without_incoming(process: Process, scope: str | None) -> list[FlowNode]:
 def _may_begin(node: FlowNode) -> bool:
     match node:
         case Event():
-            return node.where is not EventPosition.BOUNDARY
+            return node.where is not EventPosition.BOUNDARY and not isinstance(node.definition, LinkDefinition)
         case SubProcess(kind=SubProcessKind.EVENT):
             return False
         case Activity():

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import trio
@@ -22,7 +22,7 @@ from stellwerk.actors.views import InstanceView
 from stellwerk.errors import InvalidInput, LimitExceeded, StellwerkError
 from stellwerk.json_values import loads
 from stellwerk.model.process import FailurePolicy
-from stellwerk.ports import Entropy
+from stellwerk.ports import Entropy, Log
 from stellwerk.server.http import requests, views
 from stellwerk.server.http.answers import answer, answer_error, answer_http_exception, status_of
 from stellwerk.server.http.connection import Draining
@@ -46,7 +46,7 @@ _DECLARED_ENCODING = re.compile(r"""^\ufeff?<\?xml[^>]{0,200}?\sencoding\s*=\s*[
 
 
 class Api:
-    def __init__(self, node: Node, *, entropy: Entropy, log: Any, draining: Draining) -> None:
+    def __init__(self, node: Node, *, entropy: Entropy, log: Log, draining: Draining) -> None:
         self._node = node
         self._entropy = entropy
         self.log = log

@@ -15,7 +15,7 @@ import h11
 import trio
 from starlette.requests import ClientDisconnect
 
-from stellwerk.ports import Clock, Entropy
+from stellwerk.ports import Clock, Entropy, Log
 from stellwerk.server.http.exchange import Application, Exchange, MalformedTarget, http_scope
 from stellwerk.server.http.limits import HttpLimits
 from stellwerk.server.streams import ReplayStream
@@ -74,7 +74,7 @@ class HttpHost:
     limits: HttpLimits
     clock: Clock
     entropy: Entropy
-    log: Any
+    log: Log
     draining: Draining = attrs.field(factory=Draining)
 
 

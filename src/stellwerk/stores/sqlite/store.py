@@ -141,9 +141,11 @@ class SqliteStore:
                 self._roll_back(connection)
                 return self._transact_apart(connection, operations, now_ms)
         except sqlite3.Error as error:
+            self._recent.clear()
             raise StoreUnavailable(f"{self._path}: {error}") from error
         finally:
-            self._roll_back(connection)
+            with suppress(sqlite3.Error):  # what made it fail was said; the next transaction will say it again
+                self._roll_back(connection)
 
     def _transact_together(
         self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
@@ -160,6 +162,7 @@ class SqliteStore:
     def _transact_apart(
         self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
     ) -> Sequence[Outcome]:
+        self._recent.clear()
         connection.execute("BEGIN IMMEDIATE")
         outcomes = [self._apply_alone(connection, operation, now_ms) for operation in operations]
         self._commit(connection, now_ms)
@@ -184,7 +187,6 @@ class SqliteStore:
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
-            self._recent.clear()
             connection.execute("ROLLBACK")
 
     def _opened(self) -> sqlite3.Connection:

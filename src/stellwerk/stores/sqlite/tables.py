@@ -37,9 +37,12 @@ _SELECT_DUE_AGAIN = f"""
 SELECT {_TASK_COLUMNS} FROM external_tasks
 WHERE task_type = ? AND state = 'READY' AND draining = 0 AND available_at > updated_at AND available_at <= ?
 ORDER BY -priority, created_at, task_id LIMIT ?"""  # noqa: S608
+_EXPIRY_NEEDS_INSTANCE = """
+(single_try OR draining OR (lock_expiries_max > 0 AND lock_expiries + 1 >= lock_expiries_max))"""
 _SELECT_PAST_DUE = f"""
 SELECT {_TASK_COLUMNS} FROM external_tasks
-WHERE state = 'LOCKED' AND lock_expire_at <= ? ORDER BY lock_expire_at, task_id LIMIT ?"""  # noqa: S608
+WHERE state = 'LOCKED' AND lock_expire_at <= ? AND {_EXPIRY_NEEDS_INSTANCE} = ?
+ORDER BY lock_expire_at, task_id LIMIT ?"""  # noqa: S608
 _SELECT_NEXT_EXPIRY = "SELECT min(lock_expire_at) FROM external_tasks WHERE state = 'LOCKED' AND lock_expire_at > ?"
 _SELECT_LEASES_OF_BOOT = "SELECT task_id FROM external_tasks WHERE state = 'LOCKED' AND lock_boot_id = ?"
 _SELECT_ATTEMPT = f"SELECT {', '.join(rows.ATTEMPT_COLUMNS)} FROM task_attempts WHERE task_id = ? AND fence = ?"  # noqa: S608
@@ -181,9 +184,10 @@ class SqliteTables:
         found = [task for topic in topics for task in select_ready(self._connection, topic, now_ms, limit)]
         return _in_order_of_hand_out(found, limit)
 
-    def past_due(self, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
+    def past_due(self, now_ms: InstantMs, limit: int, *, needs_instance: bool) -> list[ExternalTask]:
         self.send()
-        return [rows.task_from_row(row) for row in self._connection.execute(_SELECT_PAST_DUE, (now_ms, limit))]
+        found = self._connection.execute(_SELECT_PAST_DUE, (now_ms, needs_instance, limit)).fetchall()
+        return [rows.task_from_row(row) for row in found]
 
     def next_expiry(self, now_ms: InstantMs) -> InstantMs | None:
         self.send()

@@ -11,6 +11,7 @@ from stellwerk.ports import (
     DefinitionRow,
     DeployDefinitions,
     Deployed,
+    FailTask,
     InboxRow,
     LeaseAnswerKind,
     MessageRow,
@@ -110,6 +111,50 @@ class ChangesetContract(ContractBase):
             outcomes = await world.transact(bad, again, step)
             guards = [outcome.guard if isinstance(outcome, RefusedChangeset) else None for outcome in outcomes]
             assert guards == [RefusedGuard.DATA, RefusedGuard.VERSION, None]
+
+    async def test_rule_1_after_a_data_error_the_neighbours_are_known_as_they_became(self) -> None:
+        async with self.open_world() as world:
+            task, failing = await world.leased_task(), await world.leased_task()
+            bad = world.changeset("bad", RowChanges(new_tasks=(new_task(task.task_id),)))
+            fail = FailTask(failing.task_id, failing.fence, "d", "m", retry_after_ms=0)
+            await world.transact(world.completion(task), bad, fail)
+            assert (await world.fail(task)).kind is LeaseAnswerKind.ALREADY_FINISHED
+            assert [item.task_id for item in await world.fetch()] == [failing.task_id]
+            world.versions[task.instance_id] = 2
+            await world.step(task.instance_id)
+
+    async def test_rule_1_rows_removed_and_created_again_in_one_batch_are_there(self) -> None:
+        async with self.open_world() as world:
+            rows = _everything(world)
+            await world.step("i", rows)
+            gone = RowChanges(
+                timers_disarmed=(rows.timers_armed[0].timer_id,),
+                user_tasks_closed=(rows.user_tasks_opened[0].user_task_id,),
+                incidents_resolved=(rows.incidents_opened[0].incident_id,),
+            )
+            again = RowChanges(
+                timers_armed=rows.timers_armed,
+                user_tasks_opened=rows.user_tasks_opened,
+                incidents_opened=rows.incidents_opened,
+            )
+            steps = [
+                world.changeset("i", changes, expected_version=version, new_instance=None)
+                for version, changes in enumerate((gone, again, gone, again), start=1)
+            ]
+            outcomes = await world.transact(*steps)
+            assert [type(outcome) for outcome in outcomes] == [Committed] * 4
+            assert await _rows(world, "i") == (5, 1, 1, 1, 1, 0)
+
+    async def test_rule_1_a_step_after_the_end_in_the_same_batch_has_the_last_word(self) -> None:
+        async with self.open_world() as world:
+            await world.step("i")
+            end = world.changeset("i", RowChanges(status="COMPLETED"))
+            after = world.changeset("i", expected_version=2)
+            outcomes = await world.transact(end, after)
+            assert [type(outcome) for outcome in outcomes] == [Committed] * 2
+            stored = await world.store.instance("i")
+            assert stored is not None
+            assert (stored.version, stored.status, stored.ended_at_ms) == (3, "COMPLETED", START_MS)
 
     async def test_an_instance_cannot_be_created_twice(self) -> None:
         async with self.open_world() as world:

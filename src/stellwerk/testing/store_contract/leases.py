@@ -235,6 +235,16 @@ class LeaseContract(ContractBase):
             assert (expired.next_expiry_ms, expired.now_ms) == (START_MS + 10_000, START_MS + 9_000)
             assert len(await world.fetch()) == 3
 
+    async def test_L7_tasks_that_wait_for_their_instance_do_not_hide_the_others(self) -> None:
+        async with self.open_world() as world:
+            waiting = [await world.leased_task(single_try=True) for _ in range(5)]
+            world.clock.advance(1_000)
+            crashed = await world.leased_task()
+            world.clock.advance(30_000)
+            expired = await world.expire(limit=3)
+            assert [task.task_id for task in expired.returned] == [crashed.task_id]
+            assert list(expired.failing) == waiting[:3]
+
     async def test_L7_a_reclaimed_task_gets_a_newer_fence_and_the_old_one_is_refused(self) -> None:
         async with self.open_world() as world:
             old = await world.leased_task()

@@ -67,8 +67,7 @@ CREATE TABLE external_tasks (
     headers TEXT NOT NULL,
     updated_at INTEGER NOT NULL,
     available_at INTEGER NOT NULL,
-    state TEXT NOT NULL
-        CHECK (state IN ('READY', 'LOCKED', 'COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED')),
+    state TEXT NOT NULL,
     retries INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     lock_expiries INTEGER NOT NULL,
@@ -85,7 +84,7 @@ CREATE TABLE external_tasks (
     outcome TEXT,
     outcome_digest TEXT,
     error_message TEXT
-) WITHOUT ROWID;
+);
 
 CREATE INDEX external_tasks_ready ON external_tasks (task_type, -priority, created_at, task_id)
     WHERE state = 'READY' AND draining = 0 AND available_at <= updated_at;
