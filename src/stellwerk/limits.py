@@ -33,6 +33,8 @@ class Limits:
     lock_duration_ms_max: int = 24 * 3_600_000
     lock_duration_ms_default: int = 30_000
     worker_max_tasks_max: int = 10_000
+    session_topics_max: int = 1_000
+    """Topics of one worker session: each has its dispatcher."""
     session_outbox_bytes_max: int = 16 * 1024 * 1024
     """What waits to be written to one worker; beyond, the worker reads too slowly and is disconnected."""
     session_write_ms_max: int = 10_000

@@ -112,7 +112,7 @@ async def test_rule_6_order_holds_for_non_interrupting_boundary_events(
         await world.node.publish_message("news", "k", {"number": number})
     await trio.sleep(0.5)
     peer = await world.connect("other", max_tasks=1)
-    for number in range(6):
+    for _ in range(6):
         offer = await peer.task()
         assert str(offer.element_id) == "other"
         await peer.complete(offer)

@@ -13,10 +13,8 @@ import trio
 from stellwerk.actors.views import state_of
 from stellwerk.core.evolve import fold
 from stellwerk.core.history import encode_state
-from stellwerk.errors import Conflict, NotFound, StellwerkError, StoreUnavailable
-from stellwerk.limits import Limits
-from stellwerk.ports import Changeset, RefusedChangeset, RefusedGuard
-from stellwerk.wire.messages import Ack, BpmnErrorReport, Complete, Nack, Subscribe, Tasks
+from stellwerk.errors import StellwerkError
+from stellwerk.wire.messages import Ack, BpmnErrorReport, Subscribe, Tasks
 
 # --- a model with a bit of everything ------------------------------------------------------------------------------
 
@@ -41,7 +39,8 @@ def mixed(flow: Any) -> str:
     """Fork and join, a subprocess, a timer, a message, boundary events, a business error and its compensation."""
     inner = flow("is pack ship ie").replace("flow.", "inner.")
     body = f"""<startEvent id="s"/><parallelGateway id="fork"/>{undoable("charge")}
-      <subProcess id="sub"><startEvent id="is"/>{undoable("pack")}{undoable("ship")}<endEvent id="ie"/>{inner}</subProcess>
+      <subProcess id="sub"><startEvent id="is"/>{undoable("pack")}{undoable("ship")}<endEvent id="ie"/>{inner}
+      </subProcess>
       {timer("wait", "PT5S")}<receiveTask id="paid" messageRef="paid"/><serviceTask id="check" stellwerk:topic="check"/>
       <parallelGateway id="join"/>{undoable("confirm")}
       <boundaryEvent id="never" attachedToRef="confirm"><timerEventDefinition><timeDuration>PT10H</timeDuration>
@@ -224,7 +223,8 @@ async def test_P2_a_crash_between_lease_and_push_only_costs_time(
 LOOP = """<startEvent id="s"/><exclusiveGateway id="again"/><serviceTask id="work" stellwerk:topic="work"/>
   <exclusiveGateway id="enough" default="back"/><endEvent id="e"/>
   <sequenceFlow id="back" sourceRef="enough" targetRef="again"/>
-  <sequenceFlow id="out" sourceRef="enough" targetRef="e"><conditionExpression>{}</conditionExpression></sequenceFlow>"""
+  <sequenceFlow id="out" sourceRef="enough" targetRef="e"><conditionExpression>{}</conditionExpression>
+  </sequenceFlow>"""
 
 
 async def test_E1_a_long_instance_comes_back_from_its_snapshot(autojump_clock: object, site: Any, flow: Any) -> None:
@@ -256,7 +256,7 @@ async def test_E1_what_lives_in_memory_is_what_history_says(autojump_clock: obje
 
     def stepped(instance_id: str, state: Any, *rest: Any) -> None:
         nonlocal checked
-        steps = [step for step in world.store._steps(instance_id, after=0)]
+        steps = list(world.store._steps(instance_id, after=0))
         assert encode_state(fold(None, None, [fact for step in steps for fact in step.facts])) == encode_state(state)
         checked += 1
         heard(instance_id, state, *rest)
@@ -265,182 +265,3 @@ async def test_E1_what_lives_in_memory_is_what_history_says(autojump_clock: obje
     driver = Driver(mixed)
     await driver._drive(world)
     assert checked > 10
-
-
-# --- the store fails, and many at once -----------------------------------------------------------------------------
-
-WIDE = """<startEvent id="s"/><parallelGateway id="fork"/>{}<parallelGateway id="join"/><endEvent id="e"/>"""
-
-
-@pytest.fixture
-def wide(flow: Any) -> Any:
-    def draw(width: int, element: str = '<serviceTask id="{}" stellwerk:topic="work"/>') -> str:
-        names = [f"t{number}" for number in range(width)]
-        body = WIDE.format("".join(element.format(name) for name in names))
-        return str(body + flow("s fork", *(f"fork {name} join" for name in names), "join e"))
-
-    return draw
-
-
-async def test_a_wide_instance_needs_few_commits(autojump_clock: object, world: Any, wide: Any) -> None:
-    await world.deploy(wide(200))
-    instance_id = await world.start()
-    peer = await world.connect("work", max_tasks=200)
-    offers: list[Any] = []
-    while len(offers) < 200:
-        offers += (await peer.next(Tasks)).tasks
-    before = len(world.store.transactions)
-    await peer.say(*(Complete(number + 1, offer.task_id, offer.fence) for number, offer in enumerate(offers)))
-    assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"
-    steps = [
-        operation
-        for operations in world.store.transactions[before:]
-        for operation in operations
-        if isinstance(operation, Changeset)
-    ]
-    assert len(steps) <= 3
-    for number in range(200):
-        assert isinstance(await peer.next(Ack, lambda ack, ref=number + 1: ack.ref == ref), Ack)
-
-
-async def test_a_full_mailbox_makes_senders_wait_and_loses_nothing(
-    autojump_clock: object, start_node: Any, nursery: trio.Nursery, wide: Any
-) -> None:
-    world = await start_node(nursery, limits=Limits(mailbox_commands_max=3))
-    await world.deploy(wide(40, '<userTask id="{}"/>'))
-    instance_id = await world.start()
-    rows = await world.node.user_tasks()
-    done: list[str] = []
-
-    async def complete(row: Any) -> None:
-        await world.node.complete_user_task(row["user_task_id"], {row["element_id"]: True})
-        done.append(row["element_id"])
-
-    world.store.gate = trio.Event()
-    async with trio.open_nursery() as people:
-        for row in rows:
-            people.start_soon(complete, row)
-        await trio.sleep(1)
-        assert not done
-        assert "3/3" in repr(world.node._instances._live[instance_id][0].mailbox)
-        people.start_soon(world.node.publish_message, "else", "where", {})
-        await trio.sleep(1)
-        world.store.gate.set()
-    assert len(done) == 40
-    assert (await world.node.wait_for_end(instance_id, timeout_seconds=1)).status == "COMPLETED"
-    assert len((await world.node.view(instance_id)).variables) == 40
-    nursery.cancel_scope.cancel()
-
-
-async def test_cancelling_gets_through_a_full_mailbox(
-    autojump_clock: object, start_node: Any, nursery: trio.Nursery, wide: Any
-) -> None:
-    world = await start_node(nursery, limits=Limits(mailbox_commands_max=3))
-    await world.deploy(wide(40, '<userTask id="{}"/>'))
-    instance_id = await world.start()
-    answers: Counter[str] = Counter()
-
-    async def complete(row: Any) -> None:
-        try:
-            await world.node.complete_user_task(row["user_task_id"], {})
-        except (Conflict, NotFound) as refused:
-            answers[refused.code] += 1
-        else:
-            answers["done"] += 1
-
-    world.store.gate = trio.Event()
-    async with trio.open_nursery() as people:
-        for row in (await world.node.user_tasks())[:20]:
-            people.start_soon(complete, row)
-        await trio.sleep(1)
-        people.start_soon(world.node.cancel_instance, instance_id, "enough")
-        await trio.sleep(1)
-        world.store.gate.set()
-    assert answers.total() == 20
-    assert (await world.node.wait_for_end(instance_id, timeout_seconds=1)).status == "CANCELLED"
-    nursery.cancel_scope.cancel()
-
-
-async def test_a_store_that_is_gone_for_a_while_answers_errors_and_loses_nothing(
-    autojump_clock: object, world: Any, wide: Any
-) -> None:
-    await world.deploy(wide(3))
-    instance_id = await world.start()
-    peer = await world.connect("work", max_tasks=3, lock_duration_ms=600_000)
-    offers: list[Any] = []
-    while len(offers) < 3:
-        offers += (await peer.next(Tasks)).tasks
-    assert isinstance(await peer.complete(offers[0], a=1), Ack)
-    world.store.unavailable = True
-    answer = await peer.complete(offers[1], b=2)
-    peer.holding[offers[1].task_id] = offers[1].fence
-    assert isinstance(answer, Nack)
-    assert (answer.code, answer.retryable) == ("unavailable", True)
-    for ask in (world.start(), world.node.cancel_instance(instance_id, "no"), world.node.publish_message("m", "k", {})):
-        with pytest.raises(StoreUnavailable):
-            await ask
-    await trio.sleep(20)
-    world.store.unavailable = False
-    assert (await world.node.view(instance_id)).variables == {"a": 1}
-    for offer in offers[1:]:
-        assert isinstance(await peer.complete(offer, b=2), Ack)
-    assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"
-    again = await world.start()
-    frame = await peer.next(Tasks)
-    assert frame.tasks[0].process_instance_id == again
-
-
-async def test_one_result_that_the_store_cannot_hold_is_refused_alone(
-    autojump_clock: object, world: Any, wide: Any
-) -> None:
-    """The others of its batch are done, and the instance works on."""
-    await world.deploy(wide(5))
-    instance_id = await world.start()
-    peer = await world.connect("work", max_tasks=5, lock_duration_ms=600_000)
-    offers: list[Any] = []
-    while len(offers) < 5:
-        offers += (await peer.next(Tasks)).tasks
-    poison = offers[1].task_id
-    intact = world.store.transact
-
-    async def transact(operations: Any) -> Any:
-        outcomes = list(await intact([item for item in operations if not is_poison(item)]))
-        return [
-            RefusedChangeset(RefusedGuard.DATA, "ValueError: too odd") if is_poison(item) else outcomes.pop(0)
-            for item in operations
-        ]
-
-    def is_poison(operation: Any) -> bool:
-        return isinstance(operation, Changeset) and any(ending.task_id == poison for ending in operation.endings)
-
-    world.store.transact = transact
-    await peer.say(*(Complete(number + 1, offer.task_id, offer.fence) for number, offer in enumerate(offers)))
-    for number, offer in enumerate(offers):
-        answer = await peer.answer(offer, number + 1)
-        assert isinstance(answer, Nack if offer.task_id == poison else Ack), number
-    world.store.transact = intact
-    peer.holding[poison] = offers[1].fence
-    assert isinstance(await peer.complete(offers[1]), Ack)
-    assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"
-
-
-async def test_passivated_instances_take_commands_as_they_leave(
-    autojump_clock: object, start_node: Any, nursery: trio.Nursery, wide: Any
-) -> None:
-    """Far more instances than may live at once, with small mailboxes."""
-    world = await start_node(nursery, limits=Limits(mailbox_commands_max=1, live_instances_max=2, instance_idle_ms=1))
-    await world.deploy(wide(6, '<userTask id="{}"/>'))
-    instances = [await world.start() for _ in range(10)]
-    async with trio.open_nursery() as people:
-        for number, row in enumerate(await world.node.user_tasks()):
-            people.start_soon(_later, number % 7 / 3, world.node.complete_user_task, row["user_task_id"], {})
-    for instance_id in instances:
-        assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"
-    await trio.sleep(5)
-    assert world.node.statistics()["instances_live"] == 0
-    nursery.cancel_scope.cancel()
-
-
-async def _later(seconds: float, function: Any, *arguments: Any) -> None:
-    await trio.sleep(seconds)
-    await function(*arguments)

@@ -151,27 +151,26 @@ class InstanceActor:
 
     async def _step_until_settled(self, envelopes: list[Envelope]) -> None:
         stale = 0
-        one_by_one = False
+        batch = len(envelopes)
         while pending := [envelope for envelope in envelopes if not envelope.reply.answered]:
             await self._load()
-            step = await self._decide(pending[:1] if one_by_one else pending)
+            step = await self._decide(pending[:batch])
             if not step.accepted:
                 await self._refuse(step.refused)
                 continue
             outcome = await self._commit(step)
             if isinstance(outcome, Committed):
                 await self._settle(step)
+                batch *= 2
             elif outcome.guard is RefusedGuard.VERSION:
                 self._loaded = False
                 stale += 1
                 if stale > _STALE_VERSIONS_MAX:
                     raise InvariantBroken(f"instance {self.instance_id}: every version is stale")
-            elif outcome.guard is RefusedGuard.DATA and len(step.accepted) > 1:
-                one_by_one = True
-            elif outcome.guard is RefusedGuard.DATA:
-                # The others of the batch have nothing to do with it.
-                step.accepted[0].reply.fail(InvariantBroken(f"the store cannot write this step: {outcome.subject}"))
             else:
+                # What one command is refused for, others may be too: with fewer at a time each is decided a few times,
+                # not once for each refusal.
+                batch = max(1, len(step.accepted) // 2)
                 self._refuse_guarded(step, outcome)
 
     # --- loading ---------------------------------------------------------------------------------------------------
@@ -296,6 +295,10 @@ class InstanceActor:
 
     def _refuse_guarded(self, step: _Step, refused: RefusedChangeset) -> None:
         """Refuse the one command whose guard failed; the loop decides the others again."""
+        if refused.guard is RefusedGuard.DATA:
+            if len(step.accepted) == 1:
+                step.accepted[0].reply.fail(InvariantBroken(f"the store cannot write this step: {refused.subject}"))
+            return  # else it is not known which of them it is: the loop tries fewer
         for envelope in step.accepted:
             if refused.subject in _subjects(envelope.command):
                 if refused.answer is not None:

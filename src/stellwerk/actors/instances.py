@@ -6,7 +6,7 @@ import trio
 
 from stellwerk.actors.instance import Envelope, InstanceActor, InstanceServices
 from stellwerk.actors.mailbox import MailboxClosed
-from stellwerk.errors import InvariantBroken
+from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 
 __all__ = ["Instances"]
 
@@ -51,10 +51,10 @@ class Instances:
             self._services.ports.log.exception("instance failed and is dropped", instance=actor.instance_id)
             self._drop(actor, InvariantBroken(f"instance {actor.instance_id} failed; the request may be repeated"))
         except BaseException:
-            self._drop(actor, InvariantBroken("the engine stops; the request may be repeated"))
+            self._drop(actor, StoreUnavailable("the engine stops; the request may be repeated"))
             raise
 
-    def _drop(self, actor: InstanceActor, error: InvariantBroken) -> None:
+    def _drop(self, actor: InstanceActor, error: StellwerkError) -> None:
         live = self._live.get(actor.instance_id)
         if live is not None and live[0] is actor:
             del self._live[actor.instance_id]

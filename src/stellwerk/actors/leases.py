@@ -5,6 +5,7 @@ Room is derived, never counted: what a worker can still take is its ``max_tasks`
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -14,6 +15,10 @@ from stellwerk.actors.payloads import PayloadFilter
 from stellwerk.core.external_task import ExternalTask, Holder
 
 __all__ = ["HeldLease", "LeaseBook", "Subscription", "WorkerLink", "deadline_of"]
+
+
+_FINISHED_REMEMBERED = 10_000
+"""Leases ended lately: a report that crossed with the acknowledgement is not answered with `revoked`."""
 
 
 class WorkerLink(Protocol):
@@ -95,6 +100,7 @@ class LeaseBook:
 
     def __init__(self) -> None:
         self._by_task: dict[str, HeldLease] = {}
+        self._finished: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_task)
@@ -124,6 +130,16 @@ class LeaseBook:
         if held is None or (fence is not None and held.fence != fence):
             return None
         return held
+
+    def finish(self, task_id: str, fence: int) -> HeldLease | None:
+        """Forget the lease because a request that ends it was answered, and remember that for a while."""
+        self._finished[task_id, fence] = None
+        if len(self._finished) > _FINISHED_REMEMBERED:
+            self._finished.popitem(last=False)
+        return self.remove(task_id, fence)
+
+    def is_finished(self, task_id: str, fence: int) -> bool:
+        return (task_id, fence) in self._finished
 
     def remove(self, task_id: str, fence: int | None = None) -> HeldLease | None:
         """Forget the lease (of this fence, if one is given)."""

@@ -38,7 +38,7 @@ from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.instance import InstanceState
 from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, NotFound, StellwerkError
 from stellwerk.ids import derived_id
-from stellwerk.json_values import JsonObject, canonical_object, dumps
+from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
 from stellwerk.ports import (
@@ -147,6 +147,8 @@ class Node:
         version: int | None = None,
     ) -> str:
         """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
+        for name, value in (("process", process_key), ("business_key", business_key), ("request_id", request_id)):
+            self._check_text(name, value)
         deployed = await self.definition_cache.latest(process_key, version)
         instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
         command = StartInstance(
@@ -169,6 +171,7 @@ class Node:
         return instance_id
 
     async def cancel_instance(self, instance_id: str, reason: str) -> None:
+        canonical(reason, "$.reason")
         await self._ask(instance_id, CancelInstance(reason))
 
     async def complete_user_task(self, user_task_id: str, variables: JsonObject) -> None:
@@ -203,6 +206,10 @@ class Node:
 
         The same ``message_id`` again is no second message.
         """
+        for field, value in (("name", name), ("key", key), ("message_id", message_id)):
+            self._check_text(field, value)
+        if ttl_ms is not None and not 0 <= ttl_ms <= _TTL_MS_MAX:
+            raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
         now_ms = self.ports.clock.wall_ms()
         payload = dumps(self._payload(variables))
         # Later than any before, also within a millisecond and when the wall clock is set back: messages with one key
@@ -219,6 +226,15 @@ class Node:
         await self.committer.submit(PublishMessage(message))
         self.clockwork.match_messages()
         return message.message_id
+
+    def _check_text(self, name: str, value: str | None) -> None:
+        """What becomes a key in the store.
+
+        :raises InvalidInput: it is too long, or no text that every store can keep.
+        """
+        if value is not None and len(value) > self.limits.id_chars_max:
+            raise InvalidInput(f"at most {self.limits.id_chars_max} characters are allowed @ $.{name}")
+        canonical(value, f"$.{name}")
 
     def _payload(self, variables: JsonObject) -> JsonObject:
         """Canonical, and not larger than what can also be delivered."""
@@ -430,6 +446,7 @@ class Node:
 
 
 _FOREVER = float("inf")
+_TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
 _RETRIES_MAX = 2**31 - 1
 """As many as a model can ask for."""
 

@@ -18,7 +18,7 @@ from stellwerk.actors.leases import HeldLease, Subscription
 from stellwerk.actors.payloads import PayloadFilter, make_filter, selected_variables
 from stellwerk.actors.requests import RequestServices, WorkerRequests
 from stellwerk.core.external_task import ExternalTask, Holder
-from stellwerk.errors import CallerError, InvalidInput, StellwerkError
+from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, StellwerkError
 from stellwerk.instants import to_rfc3339
 from stellwerk.ports import LeaseAnswerKind, ReleaseLease, ReleaseLeases, Resumed
 from stellwerk.wire.messages import (
@@ -63,8 +63,6 @@ _LIVE_HEARTBEATS = 2
 _OFFER_BYTES = 600
 """What a task's envelope takes in a frame, at most, beside its variables, headers and texts of free length."""
 _MESSAGE_BYTES = 200
-_FINISHED_REMEMBERED = 1_000
-"""Leases ended lately, so that a report that crossed with their acknowledgement is not answered with `revoked`."""
 
 
 @attrs.define
@@ -100,7 +98,6 @@ class WorkerSession:
         self._last_heard = self._clock.monotonic()
         self._report: frozenset[tuple[str, int]] = frozenset((ref.task_id, ref.fence) for ref in hello.holding)
         self._reported_at = self._last_heard
-        self._finished: deque[tuple[str, int]] = deque(maxlen=_FINISHED_REMEMBERED)
         self._over = trio.Event()
         self.pending: Counter[tuple[str, int]] = Counter()
         """Requests under way, by lease: such leases are never reconciled (consistency.md 16)."""
@@ -300,6 +297,8 @@ class WorkerSession:
         """The session's part in a topic; without room until the worker subscribes."""
         found = self._subscriptions.get(topic)
         if found is None:
+            if len(self._subscriptions) >= self._limits.session_topics_max:
+                raise LimitExceeded(f"a session has at most {self._limits.session_topics_max} topics")
             found = self._services.dispatcher(topic).add_worker(self)
             self._subscriptions[topic] = found
         return found
@@ -353,15 +352,14 @@ class WorkerSession:
             self.revoked(sorted(lost), "lost")
 
     def _is_lost(self, key: tuple[str, int]) -> bool:
-        if self.pending[key] or key in self._finished:
+        if self.pending[key] or self._services.leases.is_finished(*key):
             return False
         held = self._services.leases.get(*key)
         return held is None or held.link is not self
 
     def finished(self, task_id: str, fence: int) -> None:
         """A request that ends the lease was answered."""
-        self._finished.append((task_id, fence))
-        held = self._services.leases.remove(task_id, fence)
+        held = self._services.leases.finish(task_id, fence)
         if held is not None:
             self._services.wake_dispatchers([held.subscription.topic])
 

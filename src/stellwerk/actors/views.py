@@ -19,6 +19,10 @@ from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
 __all__ = ["EndWaiters", "InstanceView", "view_of"]
 
 
+_TASKS_MAX = 2**31 - 1
+"""All of them: an instance is shown whole."""
+
+
 @attrs.frozen(kw_only=True)
 class InstanceView:
     """What stands in the store about one instance."""
@@ -41,7 +45,7 @@ async def view_of(store: Store, instance_id: str) -> InstanceView:
     if summary is None or stored is None:
         raise NotFound(f"there is no instance {instance_id}")
     state = state_of(stored)
-    tasks = await store.tasks(instance_id=instance_id)
+    tasks = await store.tasks(instance_id=instance_id, limit=_TASKS_MAX)
     return InstanceView(
         summary=summary,
         tokens=tuple(state.tokens.values()),

@@ -92,12 +92,22 @@ def _check_options(topic: str, max_tasks: int, lock_duration: float) -> None:
 
 
 def _filter_text(topic: str, payload_filter: str | re.Pattern[str] | None) -> str | None:
-    if payload_filter is None or isinstance(payload_filter, re.Pattern):
-        return None if payload_filter is None else payload_filter.pattern
+    if payload_filter is None:
+        return None
+    if isinstance(payload_filter, re.Pattern):
+        return _flags_text(topic, payload_filter) + payload_filter.pattern
     try:
         return re.compile(payload_filter).pattern
     except re.error as error:
         raise InvalidInput(f"topic {topic!r}: the filter is no regular expression: {error}") from None
+
+
+def _flags_text(topic: str, pattern: re.Pattern[str]) -> str:
+    """The pattern's flags as text: ``(?i)``, say. Only the text travels to the engine."""
+    if pattern.flags & re.VERBOSE:
+        raise InvalidInput(f"topic {topic!r}: the filter cannot use re.VERBOSE")
+    letters = [letter for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL), ("a", re.ASCII)) if pattern.flags & flag]
+    return f"(?{''.join(letters)})" if letters else ""
 
 
 def _mode(topic: str, function: Callable[..., object], *, asyncio: bool) -> HandlerMode:
