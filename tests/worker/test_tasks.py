@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -135,7 +136,7 @@ async def test_W5_defaults_and_options(autojump_clock: MockClock, engine: Engine
     @worker.task("payment")
     async def charge(payload: dict[str, Any]) -> None: ...
 
-    @worker.task("mail", max_tasks=2, lock_duration=60, filter="urgent", variables=["to"])
+    @worker.task("mail", max_tasks=2, lock_duration=60, filter=re.compile("urgent", re.IGNORECASE), variables=["to"])
     async def mail(payload: dict[str, Any]) -> None: ...
 
     await nursery.start(worker.serve)
@@ -154,7 +155,7 @@ async def test_W5_defaults_and_options(autojump_clock: MockClock, engine: Engine
     }
     subscribed = await peer.receive("subscribe", topic="mail")
     assert (subscribed["max_tasks"], subscribed["lock_duration_ms"]) == (2, 60_000)
-    assert (subscribed["filter"], subscribed["variables"]) == ("urgent", ["to"])
+    assert (subscribed["filter"], subscribed["variables"]) == ("(?i)urgent", ["to"])
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -366,6 +367,8 @@ def test_mistakes_in_the_registration_are_named() -> None:
         worker.task("x", lock_duration=0)(good)
     with pytest.raises(InvalidInput, match="no regular expression"):
         worker.task("x", filter="(")(good)
+    with pytest.raises(InvalidInput, match=r"cannot use re\.VERBOSE"):
+        worker.task("x", filter=re.compile("a b", re.VERBOSE))(good)
     with pytest.raises(InvalidInput, match="asks for an async function"):
         worker.task("x", asyncio=True)(lambda payload: None)
     worker.task("x")(good)

@@ -106,7 +106,8 @@ def _flags_text(topic: str, pattern: re.Pattern[str]) -> str:
     """The pattern's flags as text: ``(?i)``, say. Only the text travels to the engine."""
     if pattern.flags & re.VERBOSE:
         raise InvalidInput(f"topic {topic!r}: the filter cannot use re.VERBOSE")
-    letters = [letter for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL), ("a", re.ASCII)) if pattern.flags & flag]
+    known = (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL), ("a", re.ASCII))
+    letters = [letter for letter, flag in known if pattern.flags & flag]
     return f"(?{''.join(letters)})" if letters else ""
 
 
