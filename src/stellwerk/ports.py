@@ -479,6 +479,8 @@ class ReadyTask:
     created_at_ms: InstantMs
     task_id: str
     lock_duration_ms: int | None = attrs.field(default=None, order=False)
+    payload_bytes: int = attrs.field(default=0, eq=False, order=False)
+    """About what it takes in a frame (some stores count characters)."""
 
 
 @attrs.frozen

@@ -44,10 +44,12 @@ EPOCH_MS = 1_767_225_600_000
 
 
 class VirtualClock:
-    """Wall time runs with trio's own clock, which the test moves."""
+    """Wall time runs with trio's own clock, which the test moves; it may also be set like any other wall clock."""
+
+    set_by_ms = 0
 
     def wall_ms(self) -> int:
-        return EPOCH_MS + round(trio.current_time() * 1000)
+        return EPOCH_MS + self.set_by_ms + round(trio.current_time() * 1000)
 
     def monotonic(self) -> float:
         return trio.current_time()

@@ -138,6 +138,41 @@ async def test_a_refused_deployment_leaves_no_trace_and_lists_everything(
         await world.start("good")
 
 
+def _by_message(namespace: str, name: str, more: str = "") -> bytes:
+    return f"""<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t" {namespace}>
+      <message id="m" name="{name}"/><process id="z" isExecutable="true"><startEvent id="s"><messageEventDefinition
+      messageRef="m"/></startEvent>{more}<sequenceFlow id="f" sourceRef="s" targetRef="e"/><endEvent id="e"/></process>
+      </definitions>""".encode()
+
+
+_ZEEBE = 'xmlns:zeebe="http://camunda.org/schema/zeebe/1.0"'
+_CAMUNDA = 'xmlns:camunda="http://camunda.org/schema/1.0/bpmn"'
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"), [(_ZEEBE, "=order.name"), (_CAMUNDA, "${name}"), (_CAMUNDA, "a-${name}")]
+)
+async def test_a_start_message_whose_name_is_not_constant_is_refused(
+    autojump_clock: object, world: Any, namespace: str, name: str
+) -> None:
+    with pytest.raises(DeployRefused, match="must be a constant"):
+        await world.node.deploy([("z.bpmn", _by_message(namespace, name))])
+
+
+async def test_two_start_events_for_one_message_are_refused(autojump_clock: object, world: Any) -> None:
+    second = """<startEvent id="s2"><messageEventDefinition messageRef="m"/></startEvent>
+      <sequenceFlow id="f2" sourceRef="s2" targetRef="e"/>"""
+    with pytest.raises(DeployRefused, match='starts the process at "s" already'):
+        await world.node.deploy([("z.bpmn", _by_message("", "m", second))])
+
+
+async def test_a_constant_expression_names_a_start_message(autojump_clock: object, world: Any) -> None:
+    await world.node.deploy([("z.bpmn", _by_message(_ZEEBE, "=&quot;order&quot;"))])
+    await world.node.publish_message("order", "k", {})
+    await trio.sleep(0.1)
+    assert [row.business_key for row in await world.node.instances()] == ["k"]
+
+
 async def test_two_processes_of_one_file_are_two_definitions(autojump_clock: object, site: Any, task: Any) -> None:
     world = await site.start()
     first, second = _file(task("a"), "a").decode(), task("b").replace('id="', 'id="b-').replace('Ref="', 'Ref="b-')

@@ -29,7 +29,7 @@ def task(flow: Any) -> Any:
 
 @pytest.fixture
 def saga(flow: Any) -> str:
-    return SAGA + flow("s charge work e")
+    return SAGA + str(flow("s charge work e"))
 
 
 async def fail(peer: Any, offer: Any, retries: int | None = None) -> object:
@@ -219,6 +219,23 @@ async def test_rule_8_the_row_stays_locked_until_the_instance_has_stepped(
     assert not await world.node.incidents()
     await incident(world, instance_id)
     assert await states(world, instance_id) == {"work": "EXPIRED"}
+
+
+async def test_fault_59_more_expired_locks_than_one_look_takes_all_end(
+    autojump_clock: object, world: Any, task: Any, monkeypatch: Any
+) -> None:
+    """Also while the steps of the first ones fail."""
+    monkeypatch.setattr("stellwerk.actors.clockwork._BATCH", 3)
+    await world.deploy(task('stellwerk:singleTry="true"'))
+    silent = await world.connect("work", max_tasks=10, lock_duration_ms=5_000, reports=False)
+    started = [await world.start() for _ in range(10)]
+    await trio.sleep(1)
+    silent.drop()
+    world.store.refuse_changesets = 4
+    await trio.sleep(10)
+    assert len(await world.node.incidents()) == 10
+    for instance_id in started:
+        assert await states(world, instance_id) == {"work": "EXPIRED"}
 
 
 async def test_rule_8_the_last_failure_is_nothing_until_the_instance_has_stepped(

@@ -249,3 +249,95 @@ async def test_passivated_instances_take_commands_as_they_leave(
 async def _later(seconds: float, function: Any, *arguments: Any) -> None:
     await trio.sleep(seconds)
     await function(*arguments)
+
+
+async def test_rule_1_two_nodes_on_one_store_step_one_instance(
+    autojump_clock: object, start_node: Any, nursery: trio.Nursery, wide: Any
+) -> None:
+    """What a node has in memory is old after each step of the other: it reads again and decides again."""
+    left = await start_node(nursery)
+    right = await start_node(nursery, store=left.store, seed=2)
+    await left.deploy(wide(12, '<userTask id="{}"/>'))
+    instance_id = await left.start()
+    rows = list(await left.node.user_tasks())
+    for number, row in enumerate(rows[:6]):
+        await (left, right)[number % 2].node.complete_user_task(row["user_task_id"], {row["element_id"]: number})
+    async with trio.open_nursery() as people:
+        for number, row in enumerate(rows[6:]):
+            world = (left, right)[number % 2]
+            people.start_soon(world.node.complete_user_task, row["user_task_id"], {row["element_id"]: number})
+    assert (await right.node.wait_for_end(instance_id, timeout_seconds=1)).status == "COMPLETED"
+    view = await left.node.view(instance_id)
+    assert len(view.variables) == 12
+    assert [step.version for step in view.steps] == list(range(1, view.summary.version + 1))
+    nursery.cancel_scope.cancel()
+
+
+async def test_commands_for_unknown_instances_are_not_found_and_leave_nothing(
+    autojump_clock: object, world: Any
+) -> None:
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            await world.node.cancel_instance("nobody", "why")
+        with pytest.raises(NotFound):
+            await world.node.complete_user_task("nothing", {})
+    await trio.sleep(60)
+    assert world.node.statistics()["instances_live"] == 0
+
+
+async def test_E1_a_fault_that_one_command_meets_refuses_no_other(
+    autojump_clock: object, world: Any, wide: Any, monkeypatch: Any
+) -> None:
+    await world.deploy(wide(5))
+    instance_id = await world.start()
+    peer = await world.connect("work", max_tasks=5, lock_duration_ms=600_000)
+    offers: list[Any] = []
+    while len(offers) < 5:
+        offers += (await peer.next(Tasks)).tasks
+
+    def faulty(state: Any, command: Any, context: Any) -> Any:
+        if getattr(command, "task_id", None) == offers[2].task_id:
+            raise ZeroDivisionError("a mistake of ours")
+        return decide(state, command, context)
+
+    monkeypatch.setattr(module, "decide", faulty)
+    await peer.say(*(Complete(number + 1, offer.task_id, offer.fence) for number, offer in enumerate(offers)))
+    answers = [await peer.answer(offer, number + 1) for number, offer in enumerate(offers)]
+    assert [getattr(answer, "code", "ack") for answer in answers] == ["ack", "ack", "internal", "ack", "ack"]
+    monkeypatch.setattr(module, "decide", decide)
+    peer.holding[offers[2].task_id] = offers[2].fence
+    assert isinstance(await peer.complete(offers[2]), Ack)
+    assert (await world.node.wait_for_end(instance_id, timeout_seconds=1)).status == "COMPLETED"
+
+
+async def test_a_node_that_stops_leaves_nobody_waiting(autojump_clock: object, site: Any, wide: Any) -> None:
+    """Requests under way, and those that come when it is too late, hear that the engine stops."""
+    errors: list[str] = []
+
+    async def hold_up(name: str) -> None:
+        if name == "before-commit" and world.node.draining:
+            await trio.sleep_forever()
+
+    world = await site.start(pause_point=hold_up)
+    await world.deploy(wide(2))
+    instance_id = await world.start()
+
+    async def ask(function: Any, *arguments: Any) -> None:
+        try:
+            await function(*arguments)
+        except StoreUnavailable as error:
+            errors.append(error.message)
+
+    world.node.draining = True
+    async with trio.open_nursery() as callers:
+        callers.start_soon(ask, world.node.publish_message, "m", "k", {})
+        callers.start_soon(ask, world.node.start_instance, "p", {})
+        callers.start_soon(ask, world.node.cancel_instance, instance_id, "why")
+        callers.start_soon(ask, world.deploy, wide(3))
+        await trio.sleep(1)
+        callers.start_soon(ask, world.node.publish_message, "m", "k", {})
+        await trio.sleep(1)
+        site.kill()
+        await site.ended.wait()
+        callers.start_soon(ask, world.node.publish_message, "m", "late", {})
+    assert errors == ["the engine stops; the request may be repeated"] * 6

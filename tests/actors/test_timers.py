@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -184,6 +185,23 @@ async def test_fault_81_either_the_completion_or_the_timer_wins(
     assert len(await world.store.tasks(instance_id=instance_id)) == 1 + fired
 
 
+async def test_fault_78_a_loop_that_a_timer_drives_leaves_one_task_open(
+    autojump_clock: object, site: Any, flow: Any
+) -> None:
+    world = await site.start()
+    body = f"""<startEvent id="s"/><exclusiveGateway id="again"/><serviceTask id="work" stellwerk:topic="work"/>
+      <boundaryEvent id="late" attachedToRef="work">{duration("PT5S")}</boundaryEvent><endEvent id="e"/>"""
+    await world.deploy(body + flow("s again work e", "late again"))
+    peer = await world.connect("work", lock_duration_ms=60_000)
+    instance_id = await world.start()
+    stale = [await peer.task() for _ in range(4)]
+    states = Counter(task.state.value for task in await world.store.tasks(instance_id=instance_id))
+    assert states == {"CANCELLED": 3, "LOCKED": 1}
+    assert len((await world.store.due_timers(2**50, 10))[0]) == 1
+    assert isinstance(await peer.complete(stale[-1]), Ack)
+    assert await status(world, instance_id, 1) == "COMPLETED"
+
+
 # --- scopes --------------------------------------------------------------------------------------------------------
 
 SCOPE = """<startEvent id="s"/>
@@ -257,6 +275,27 @@ async def test_a_timer_that_came_due_while_the_engine_was_down_fires_once(
     world = await site.restart()
     await trio.sleep(10)
     assert len(await facts(world, instance_id, "TimerFired")) == 1
+
+
+async def test_rule_19_setting_the_wall_clock_moves_dated_timers_and_no_lease(
+    autojump_clock: object, world: Any, boundary: Any, catch: Any
+) -> None:
+    await world.deploy(boundary("true", TIMER.format("timeDate", iso(world.clock.wall_ms() + 86_400_000))))
+    await world.deploy(catch(duration("PT60S")), "q")
+    peer = await world.connect("work", lock_duration_ms=60_000)
+    dated, waiting = await world.start(), await world.start("q")
+    offer = await peer.task()
+    world.clock.set_by_ms = 3_600_000
+    await trio.sleep(5)
+    assert (await world.store.task(offer.task_id)).state.value == "LOCKED"
+    assert await status(world, waiting) == "COMPLETED"
+    world.clock.set_by_ms = -3_600_000
+    await trio.sleep(5)
+    assert (await world.store.task(offer.task_id)).state.value == "LOCKED"
+    world.clock.set_by_ms = 2 * 86_400_000
+    assert (await peer.next(Revoked)).leases[0].task_id == offer.task_id
+    assert trio.current_time() < 12
+    assert await status(world, dated) == "RUNNING"
 
 
 async def test_one_instance_that_cannot_step_keeps_no_timer_of_another(

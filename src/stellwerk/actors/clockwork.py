@@ -192,11 +192,11 @@ class Clockwork:
                 reply.result()
             except (CallerError, PeerError) as refusal:
                 # Somebody else was quicker, or the thing is gone: that is what the guards are for.
-                self._services.ports.log.debug("not needed any more", command=str(command), reason=refusal.message)
+                self._log("not needed any more", subject, instance_id, command, refusal)
                 if isinstance(command, CorrelateMessage | StartInstance):
                     self._not_correlated(subject, refusal)
             except StellwerkError as error:
-                self._services.ports.log.warning("will be tried again", command=str(command), reason=error.message)
+                self._log("will be tried again", subject, instance_id, command, error, is_warning=True)
             else:
                 # The next message for the same subscription may wait already.
                 if isinstance(command, CorrelateMessage):
@@ -205,6 +205,22 @@ class Clockwork:
 
         self._under_way.add(subject)
         await self._services.post(instance_id, Envelope(command, Reply(answered)))
+
+    def _log(
+        self,
+        event: str,
+        subject: str,
+        instance_id: str,
+        command: Command,
+        error: StellwerkError,
+        *,
+        is_warning: bool = False,
+    ) -> None:
+        """Without the command's values: what a business computes with has no place in a log."""
+        log = self._services.ports.log
+        write = log.warning if is_warning else log.debug
+        name = type(command).__name__
+        write(event, command=name, subject=subject, instance=instance_id, reason=error.message)
 
     def _not_correlated(self, message_id: str, refusal: StellwerkError) -> None:
         """Another subscription may take it, so it is matched again; but at once only one time, or a message that is

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import attrs
 
-from stellwerk.actors.mailbox import Mailbox, Reply
-from stellwerk.errors import InvariantBroken, StellwerkError
+from stellwerk.actors.mailbox import Mailbox, MailboxClosed, Reply
+from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
 from stellwerk.ports import Operation, Outcome, Ports
 
@@ -19,6 +19,7 @@ __all__ = ["Committer", "CommitterStatistics"]
 
 _BATCHES_WAITING_MAX = 20
 """Operations that may wait, in full batches: more than the sessions and instances can have open at once is a fault."""
+_STOPPED = "the engine stops; the request may be repeated"
 
 
 @attrs.define
@@ -48,17 +49,32 @@ class Committer:
         :raises StoreUnavailable: nothing was acknowledged; StellwerkError when this one operation could not be done.
         """
         reply: Reply[Outcome] = Reply()
-        await self._mailbox.put(_Request(operation, reply))
+        await self._put(_Request(operation, reply))
         return await reply.wait()
 
     async def post(self, operation: Operation, callback: Callable[[Reply[Outcome]], None]) -> None:
         """Like `submit`, but the outcome goes to `callback`, which must not block or raise."""
-        await self._mailbox.put(_Request(operation, Reply(callback)))
+        await self._put(_Request(operation, Reply(callback)))
+
+    async def _put(self, request: _Request) -> None:
+        try:
+            await self._mailbox.put(request)
+        except MailboxClosed:
+            raise StoreUnavailable(_STOPPED) from None
 
     async def run(self) -> None:
-        while True:
-            requests = await self._mailbox.get_all(self._batch_max)
-            await self._commit(requests)
+        requests: list[_Request] = []
+        try:
+            while True:
+                requests = await self._mailbox.get_all(self._batch_max)
+                await self._commit(requests)
+        except Exception:
+            self._fail_all(requests, InvariantBroken("the store failed; the request may be repeated"))
+            raise
+        except BaseException:
+            # The node stops: nobody will take what is still waiting, or comes later.
+            self._fail_all([*requests, *self._mailbox.close()], StoreUnavailable(_STOPPED))
+            raise
 
     async def _commit(self, requests: list[_Request]) -> None:
         await self._ports.pause_point("before-commit")
@@ -68,9 +84,6 @@ class Committer:
             self.statistics.failed_transactions += 1
             self._fail_all(requests, error)
             return
-        except BaseException:
-            self._fail_all(requests, InvariantBroken("the store failed; the request may be repeated"))
-            raise
         await self._ports.pause_point("after-commit")
         self._count(len(requests))
         for request, outcome in zip(requests, outcomes, strict=True):
@@ -85,10 +98,10 @@ class Committer:
         except Exception:  # whoever cannot take an answer must not keep his neighbours from theirs
             self._ports.log.exception("an answer could not be taken", operation=type(request.operation).__name__)
 
-    @staticmethod
-    def _fail_all(requests: list[_Request], error: StellwerkError) -> None:
+    def _fail_all(self, requests: list[_Request], error: StellwerkError) -> None:
         for request in requests:
-            request.reply.fail(error)
+            if not request.reply.answered:
+                self._answer(request, error)
 
     def _count(self, operations: int) -> None:
         self.statistics.transactions += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -116,7 +116,8 @@ class Definitions:
             result = read_definitions(xml, limits=self._limits, adopt_java=adopt_java)
             findings += [(name, finding) for finding in result.findings]
             runnable = [process for process in result.processes if process.executable]
-            findings += [(name, finding) for process in runnable for finding in check_executable(process)]
+            for process in runnable:
+                findings += [(name, finding) for finding in (*check_executable(process), *_start_findings(process))]
             if not runnable and not any(finding.severity is Severity.ERROR for finding in result.findings):
                 findings.append((name, _file_finding("has no executable process")))
             for process in runnable:
@@ -180,12 +181,36 @@ def _file_finding(what: str) -> Finding:
 
 
 def start_messages(process: Process) -> dict[str, str]:
-    """Message names (literal: there are no variables yet) and the ids of the process's start events for them."""
-    found = {}
+    """Message names (constant: there are no variables yet) and the ids of the process's start events for them."""
+    names = ((_start_message(event), event.id) for event in _message_starts(process))
+    return {name: event_id for name, event_id in names if name is not None}
+
+
+def _message_starts(process: Process) -> Iterator[Event]:
     for node_id in process.children:
         node = process.nodes[node_id]
         if not isinstance(node, Event) or node.where is not EventPosition.START:
             continue
         if isinstance(node.definition, MessageDefinition):
-            found[str(node.definition.name.literal_value)] = node_id
-    return found
+            yield node
+
+
+def _start_message(event: Event) -> str | None:
+    assert isinstance(event.definition, MessageDefinition), event.id
+    name = event.definition.name.literal_value
+    return name if isinstance(name, str) and name else None
+
+
+def _start_findings(process: Process) -> Iterator[Finding]:
+    """Start events that no message, or none of their own, could ever reach."""
+    seen: dict[str, str] = {}
+    for event in _message_starts(process):
+        name = _start_message(event)
+        if name is None:
+            what = "the message's name must be a constant: no variables exist before the start"
+        elif name in seen:
+            what = f'message "{name}" starts the process at "{seen[name]}" already'
+        else:
+            seen[name] = event.id
+            continue
+        yield Finding(Severity.ERROR, event.position, event.id, "startEvent", what)

@@ -245,13 +245,19 @@ class TopicDispatcher:
         return True
 
     def _pick(self) -> list[_Pick]:
+        """As many as there is room for, but together not much more than a frame: of large tasks, none is leased long
+        before it can be sent.
+        """
+        limits = self._services.limits
         picks: list[_Pick] = []
-        while self._ready and len(picks) < self._services.limits.commit_operations_max:
+        size = 0
+        while self._ready and len(picks) < limits.commit_operations_max and size < limits.frame_bytes_max:
             pick = self._pick_filtered() if self.filters.are_active else self._pick_first()
             if pick is None:
                 break
             pick.subscription.reserved += 1
             picks.append(pick)
+            size += pick.task.payload_bytes
         return picks
 
     def _pick_first(self) -> _Pick | None:
@@ -360,7 +366,7 @@ def _roomiest(subscriptions: Iterable[Subscription]) -> Subscription | None:
 
 
 def ready_hint(task: ExternalTask) -> ReadyTask:
-    return ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms)
+    return ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms, len(task.variables))
 
 
 def _renew_at(held: HeldLease) -> float:

@@ -34,7 +34,7 @@ from stellwerk.core.external_task import OutcomeKind
 from stellwerk.core.facts import Fact
 from stellwerk.core.history import decode_state, encode_state
 from stellwerk.core.instance import InstanceState
-from stellwerk.errors import CallerError, Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
+from stellwerk.errors import Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
 from stellwerk.ids import FreshIds
 from stellwerk.json_values import dumps
 from stellwerk.limits import Limits
@@ -105,7 +105,7 @@ class _Step:
     """What a batch of commands comes to."""
 
     accepted: tuple[Envelope, ...]
-    refused: tuple[tuple[Envelope, CallerError], ...]
+    refused: tuple[tuple[Envelope, StellwerkError], ...]
     facts: tuple[Fact, ...]
     endings: tuple[TaskEnding, ...]
     state: InstanceState | None
@@ -217,14 +217,20 @@ class InstanceActor:
         context = await self._context(envelopes)
         state = self._state
         accepted: list[Envelope] = []
-        refused: list[tuple[Envelope, CallerError]] = []
+        refused: list[tuple[Envelope, StellwerkError]] = []
         facts: list[Fact] = []
         endings: list[TaskEnding] = []
         for envelope in envelopes:
             try:
                 decision = decide(state, envelope.command, context)
-            except CallerError as refusal:
+            except StellwerkError as refusal:
                 refused.append((envelope, refusal))
+                continue
+            except Exception:  # a fault of ours that one command meets is no reason to refuse the others
+                self._services.ports.log.exception("a command failed", command=type(envelope.command).__name__)
+                fault = InvariantBroken(f"instance {self.instance_id} failed; the request may be repeated")
+                refused.append((envelope, fault))
+                self._loaded = False
                 continue
             state = decision.state
             accepted.append(envelope)
@@ -282,7 +288,7 @@ class InstanceActor:
             envelope.reply.set(LeaseAnswerKind.DONE)
         await self._refuse(step.refused)
 
-    async def _refuse(self, refused: Sequence[tuple[Envelope, CallerError]]) -> None:
+    async def _refuse(self, refused: Sequence[tuple[Envelope, StellwerkError]]) -> None:
         """Refusals rest on what is durable now; what a worker asks for again gets the recorded answer."""
         for envelope, refusal in refused:
             repeat = _repeat_of(envelope.command)

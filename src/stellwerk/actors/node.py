@@ -204,7 +204,8 @@ class Node:
     ) -> str:
         """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
 
-        The same ``message_id`` again is no second message.
+        The same ``message_id`` again is no second message while the first is kept; it never starts a second instance.
+        ``ttl_ms`` 0 is for who waits already.
         """
         for field, value in (("name", name), ("key", key), ("message_id", message_id)):
             self._check_text(field, value)
@@ -221,7 +222,7 @@ class Node:
             key=key,
             variables=payload,
             published_at_ms=self._published_at_ms,
-            expires_at_ms=now_ms + (self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
+            expires_at_ms=now_ms + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
         )
         await self.committer.submit(PublishMessage(message))
         self.clockwork.match_messages()
@@ -359,12 +360,12 @@ class Node:
                 self.dispatcher(topic).forget(link)
 
     async def drain(self, seconds: float) -> None:
-        """Tell the workers to finish and reconnect elsewhere; wait until they are gone, at most so long."""
+        """Tell the workers to finish and reconnect elsewhere; wait until they hold nothing, at most so long."""
         self.draining = True
         for session in list(self._sessions.values()):
             session.go_away("the node drains", int(seconds * 1000))
         deadline = self.ports.clock.monotonic() + seconds
-        while self._sessions and self.ports.clock.monotonic() < deadline:
+        while any(session.is_busy for session in self._sessions.values()) and self.ports.clock.monotonic() < deadline:
             await self.ports.clock.sleep(0.02)
 
     def dispatcher(self, topic: str) -> TopicDispatcher:
@@ -421,7 +422,8 @@ class Node:
         born = {task.task_id for task in committed.born_leased}
         for task in changes.new_tasks:
             if task.task_id not in born:
-                hint = ReadyTask(-task.priority, committed.now_ms, task.task_id, task.lock_duration_ms)
+                rank, size = -task.priority, len(task.variables)
+                hint = ReadyTask(rank, committed.now_ms, task.task_id, task.lock_duration_ms, size)
                 self.dispatcher(task.topic).task_ready(hint)
         for requeue in changes.requeued_tasks:
             self.spawn(self._requeued, requeue.task_id)
@@ -446,6 +448,8 @@ class Node:
 
 
 _FOREVER = float("inf")
+_TTL_MS_MIN = 1_000
+"""Correlating takes a moment itself: who waits already is reached however short the message is to be kept."""
 _TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
 _RETRIES_MAX = 2**31 - 1
 """As many as a model can ask for."""

@@ -63,6 +63,8 @@ _LIVE_HEARTBEATS = 2
 _OFFER_BYTES = 600
 """What a task's envelope takes in a frame, at most, beside its variables, headers and texts of free length."""
 _MESSAGE_BYTES = 200
+_FRAMES_IN_FLIGHT_MAX = 2
+"""So many of the largest frames may await their confirmation; with one of them, no new work is taken."""
 
 
 @attrs.define
@@ -70,6 +72,8 @@ class _Delivery:
     number: int
     deadline: float
     leases: list[HeldLease]
+    size: int
+    """Bytes, about."""
     taken: bool = False
     """Handed to the transport: from then on a byte of it may have been written."""
 
@@ -93,6 +97,8 @@ class WorkerSession:
         self._outbox_changed = trio.Event()
         self._deliveries: deque[_Delivery] = deque()
         self._delivery_count = 0
+        self._bytes_in_flight = 0
+        """Of all deliveries that are not confirmed."""
         self._unconfirmed: int | None = None
         """A delivery that was taken back: no more work until the worker shows that it reads again."""
         self._last_heard = self._clock.monotonic()
@@ -118,9 +124,15 @@ class WorkerSession:
     def accepts_work(self) -> bool:
         if self.closed or self.draining or self._silent_for() > _LIVE_HEARTBEATS * self.heartbeat_ms / 1000:
             return False
-        if self._unconfirmed is not None:
+        if self._unconfirmed is not None or self._bytes_in_flight >= self._limits.frame_bytes_max:
             return False
         return not self._deliveries or self._deliveries[0].deadline > self._clock.monotonic()
+
+    @property
+    def is_busy(self) -> bool:
+        """It holds leases, is about to get some, or waits for an answer."""
+        holds = any(held.leases or held.reserved for held in self._subscriptions.values())
+        return holds or any(self.pending.values())
 
     def vouches_for(self, task_id: str, fence: int) -> bool:
         age = self._clock.monotonic() - self._reported_at
@@ -134,6 +146,7 @@ class WorkerSession:
             self._services.spawn(self._give_back, [held for held, _ in leases], False)
             return
         frame: list[tuple[HeldLease, ExternalTask]] = []
+        too_many: list[HeldLease] = []
         size = 0
         for held, whole in leases:
             task = _with_selected_variables(whole, held.subscription)
@@ -144,10 +157,15 @@ class WorkerSession:
             if size + bytes_needed > self._limits.frame_bytes_max:
                 self._send_tasks(frame, size)
                 frame, size = [], 0
+            if self._bytes_in_flight + size + bytes_needed > _FRAMES_IN_FLIGHT_MAX * self._limits.frame_bytes_max:
+                too_many.append(held)
+                continue
             frame.append((held, task))
             size += bytes_needed
         if frame:
             self._send_tasks(frame, size)
+        if too_many:
+            self._services.spawn(self._give_back, too_many, False)
 
     def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
         notices = tuple(_renewed_lease(held, task, self._clock.monotonic()) for held, task in leases)
@@ -319,7 +337,8 @@ class WorkerSession:
         self._delivery_count += 1
         now = self._clock.monotonic()
         deadline = now + self._limits.delivery_timeout_ms / 1000
-        self._deliveries.append(_Delivery(self._delivery_count, deadline, [held for held, _ in leases]))
+        self._deliveries.append(_Delivery(self._delivery_count, deadline, [held for held, _ in leases], size))
+        self._bytes_in_flight += size
         offers = tuple(_offer(held, task, now) for held, task in leases)
         self.send(Tasks(self._delivery_count, offers, server_time_ms=self._server_time_ms()), size)
 
@@ -329,9 +348,15 @@ class WorkerSession:
         if self._unconfirmed is not None and delivery >= self._unconfirmed:
             self._unconfirmed = None
         while self._deliveries and self._deliveries[0].number <= delivery:
-            confirmed = self._deliveries.popleft()
+            confirmed = self._next_delivery()
             # Vouched for until the next report comes: it arrived, and reports follow every heartbeat.
             self._report |= {(held.task_id, held.fence) for held in confirmed.leases}
+
+    def _next_delivery(self) -> _Delivery:
+        """It is confirmed or taken back."""
+        delivery = self._deliveries.popleft()
+        self._bytes_in_flight -= delivery.size
+        return delivery
 
     def _reconcile(self, leases: Sequence[LeaseRef]) -> None:
         self._report = frozenset((lease.task_id, lease.fence) for lease in leases)
@@ -390,7 +415,7 @@ class WorkerSession:
         now = self._clock.monotonic()
         overdue: list[HeldLease] = []
         while self._deliveries and self._deliveries[0].deadline <= now:
-            delivery = self._deliveries.popleft()
+            delivery = self._next_delivery()
             self._unconfirmed = delivery.number
             overdue += delivery.leases
         if overdue:

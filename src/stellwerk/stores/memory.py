@@ -134,7 +134,7 @@ class MemoryStore:
     async def ready_tasks(self, topic: str, limit: int) -> ReadyScan:
         now_ms = self._now_ms()
         tasks = tuple(
-            ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms)
+            ReadyTask(-task.priority, task.created_at_ms, task.task_id, task.lock_duration_ms, len(task.variables))
             for task in self._tables.ready((topic,), now_ms, limit)
         )
         return ReadyScan(tasks, self._tables.next_available(topic, now_ms), now_ms)

@@ -35,6 +35,8 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _ENVELOPE_BYTES_MAX = 64 * 1024
 """What a request may hold beside its variables."""
+_ESCAPED_PER_BYTE_MAX = 3
+"""Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
 _DEPLOYMENT_FILES_WORTH = 4
 """A deployment may be as long as so many of the largest files."""
 _INSTANCES_MAX = 1000
@@ -240,7 +242,8 @@ class Api:
         return answer(self._node.statistics())
 
     async def _payload(self, request: Request, kind: type[T]) -> T:
-        return await _body(request, kind, self._node.limits.payload_bytes_max + _ENVELOPE_BYTES_MAX)
+        escaped_bytes_max = _ESCAPED_PER_BYTE_MAX * self._node.limits.payload_bytes_max
+        return await _body(request, kind, escaped_bytes_max + _ENVELOPE_BYTES_MAX)
 
     async def _unless_gone(self, request: Request, function: Callable[[], Awaitable[T]]) -> T | None:
         """None as soon as the client has left or the server drains."""

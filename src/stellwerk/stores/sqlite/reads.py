@@ -18,11 +18,10 @@ from stellwerk.ports import (
     InstanceSummary,
     MatchedMessage,
     ReadyScan,
-    ReadyTask,
     StoredInstance,
 )
 from stellwerk.stores.sqlite import rows
-from stellwerk.stores.sqlite.tables import select_ready
+from stellwerk.stores.sqlite.tables import select_ready_hints
 
 __all__ = [
     "attempts",
@@ -133,10 +132,7 @@ def attempts(connection: sqlite3.Connection, task_id: str) -> list[TaskAttempt]:
 
 
 def ready_tasks(connection: sqlite3.Connection, topic: str, now_ms: InstantMs, limit: int) -> ReadyScan:
-    found = tuple(
-        ReadyTask(-row.priority, row.created_at_ms, row.task_id, row.lock_duration_ms)
-        for row in select_ready(connection, topic, now_ms, limit)
-    )
+    found = select_ready_hints(connection, topic, now_ms, limit)
     next_available_ms = connection.execute(
         "SELECT min(available_at) FROM external_tasks WHERE task_type = ? AND state = 'READY' AND draining = 0"
         " AND available_at > updated_at AND available_at > ?",

@@ -14,13 +14,13 @@ from typing import Any
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.instants import InstantMs
-from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance
+from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance, ReadyTask
 from stellwerk.stores.sqlite import rows
 from stellwerk.stores.sqlite.rows import SqlRow
 from stellwerk.stores.sqlite.statements import WRITES, Write
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
 
-__all__ = ["RecentRows", "SqliteTables", "select_ready"]
+__all__ = ["RecentRows", "SqliteTables", "select_ready_hints"]
 
 _TASKS_KEPT_MAX = 10_000
 _INSTANCES_KEPT_MAX = 50_000
@@ -37,6 +37,10 @@ _SELECT_DUE_AGAIN = f"""
 SELECT {_TASK_COLUMNS} FROM external_tasks
 WHERE task_type = ? AND state = 'READY' AND draining = 0 AND available_at > updated_at AND available_at <= ?
 ORDER BY -priority, created_at, task_id LIMIT ?"""  # noqa: S608
+# Of thousands of tasks their variables must not come along.
+_HINT_COLUMNS = "-priority, created_at, task_id, lock_duration_ms, length(variables)"
+_SELECT_READY_HINTS = _SELECT_READY.replace(_TASK_COLUMNS, _HINT_COLUMNS)
+_SELECT_DUE_AGAIN_HINTS = _SELECT_DUE_AGAIN.replace(_TASK_COLUMNS, _HINT_COLUMNS)
 _EXPIRY_NEEDS_INSTANCE = """
 (single_try OR draining OR (lock_expiries_max > 0 AND lock_expiries + 1 >= lock_expiries_max))"""
 _SELECT_PAST_DUE = f"""
@@ -60,6 +64,16 @@ def select_ready(connection: sqlite3.Connection, topic: str, now_ms: InstantMs, 
     due_again = connection.execute(_SELECT_DUE_AGAIN, (topic, now_ms, limit)).fetchall()
     tasks = [rows.task_from_row(row) for row in (*found, *due_again)]
     return _in_order_of_hand_out(tasks, limit) if due_again else tasks
+
+
+def select_ready_hints(
+    connection: sqlite3.Connection, topic: str, now_ms: InstantMs, limit: int
+) -> tuple[ReadyTask, ...]:
+    """The same, but only what a dispatcher keeps of them."""
+    found = connection.execute(_SELECT_READY_HINTS, (topic, limit)).fetchall()
+    due_again = connection.execute(_SELECT_DUE_AGAIN_HINTS, (topic, now_ms, limit)).fetchall()
+    hints = [ReadyTask(*row) for row in (*found, *due_again)]
+    return tuple(sorted(hints)[:limit] if due_again else hints)
 
 
 def _in_order_of_hand_out(tasks: Iterable[ExternalTask], limit: int) -> list[ExternalTask]:
