@@ -362,7 +362,7 @@ class DefinitionRow:
     name: str | None
     digest: str
     """SHA-256 of the XML: the same text again is the same version."""
-    xml: bytes
+    xml: bytes = attrs.field(repr=False)
     deployed_at_ms: InstantMs
     start_messages: tuple[str, ...] = ()
     """Names of message start events: their subscriptions switch to this version in the deploying transaction."""
@@ -573,6 +573,12 @@ class Store(Protocol):
     async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
         """``user_task_id, instance_id, element_id, name, assignee, candidate_users, candidate_groups, form,
         variables, created_at_ms``."""
+
+    async def incident(self, incident_id: str) -> Mapping[str, object] | None:
+        """An open one."""
+
+    async def user_task(self, user_task_id: str) -> Mapping[str, object] | None:
+        """An open one."""
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]: ...
 

@@ -232,3 +232,26 @@ def _file(body: str, key: str = "p") -> bytes:
     return f"""<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t"
       xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn"
       ><process id="{key}" isExecutable="true">{body}</process></definitions>""".encode()
+
+
+JAVA = b"""<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t"
+    xmlns:camunda="http://camunda.org/schema/1.0/bpmn">
+  <process id="p" isExecutable="true"><startEvent id="s"/>
+    <serviceTask id="work" camunda:class="com.acme.Score"/><endEvent id="e"/>
+    <sequenceFlow id="f1" sourceRef="s" targetRef="work"/><sequenceFlow id="f2" sourceRef="work" targetRef="e"/>
+  </process></definitions>"""
+
+
+async def test_adopted_java_classes_stay_work_after_a_restart(autojump_clock: object, site: Any) -> None:
+    """The stored file is read again in the way in which it was deployed: work is never skipped without a word."""
+    world = await site.start()
+    with pytest.raises(DeployRefused, match=r"com\.acme\.Score"):
+        await world.node.deploy([("java.bpmn", JAVA)])
+    await world.node.deploy([("java.bpmn", JAVA)], adopt_java=True)
+    world = await site.restart()
+    instance_id = await world.start()
+    peer = await world.connect("com.acme.Score")
+    offer = await peer.task()
+    assert offer.process_instance_id == instance_id
+    assert isinstance(await peer.complete(offer), Ack)
+    assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 import trio
 
 from stellwerk.actors import instance as module
@@ -267,3 +268,32 @@ async def test_fault_100_priority_then_age(autojump_clock: object, world: Any, o
         order.append(offer.process_instance_id)
         await peer.complete(offer)
     assert order == [started[1], started[3], started[0], started[2]]
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"retries": -1}, {"retries": 2**70}, {"retry_after_ms": -1}, {"retry_after_ms": 2**70}], ids=str
+)
+async def test_numbers_out_of_bounds_are_refused_and_the_lease_stays(
+    autojump_clock: object, world: Any, one_task: Any, numbers: Any
+) -> None:
+    await world.deploy(one_task())
+    peer = await world.connect("work")
+    await world.start()
+    offer = await peer.task()
+    await peer.say(Fail(7, offer.task_id, offer.fence, "no", **numbers))
+    refused = await peer.next(Nack)
+    assert (refused.ref, refused.code) == (7, "invalid")
+    assert next(iter(numbers)) in refused.message
+    assert isinstance(await peer.complete(offer), Ack)
+
+
+async def test_a_worker_that_gives_up_ends_the_task_at_once(autojump_clock: object, world: Any, one_task: Any) -> None:
+    await world.deploy(one_task(), attributes='stellwerk:failurePolicy="incident"')
+    peer = await world.connect("work")
+    instance_id = await world.start()
+    offer = await peer.task()
+    await peer.say(Fail(1, offer.task_id, offer.fence, "hopeless", retries=0))
+    assert isinstance(await peer.answer(offer, 1), Ack)
+    await world.node.wait_for_end(instance_id, timeout_seconds=5, or_incident=True)
+    (incident,) = await world.node.incidents()
+    assert (incident["kind"], incident["message"]) == ("retries_exhausted", "hopeless")

@@ -32,10 +32,11 @@ from stellwerk.core.commands import (
     EndTaskInFailure,
     FailureKind,
     ResolveIncident,
+    SetVariables,
     StartInstance,
 )
 from stellwerk.core.external_task import ExternalTask, TaskState
-from stellwerk.core.instance import InstanceState
+from stellwerk.core.instance import InstanceState, InstanceStatus
 from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, NotFound, StellwerkError
 from stellwerk.ids import derived_id
 from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
@@ -130,6 +131,8 @@ class Node:
         :raises DeployRefused: with every finding in every file.
         """
         deployment = await self.definition_cache.deploy(files, failure_policy, adopt_java)
+        ids = [row.definition_id for row in deployment.definitions]
+        self.ports.log.info("deployed", definitions=" ".join(ids), unchanged=" ".join(deployment.unchanged))
         self.clockwork.match_messages()
         return deployment
 
@@ -174,24 +177,28 @@ class Node:
         canonical(reason, "$.reason")
         await self._ask(instance_id, CancelInstance(reason))
 
+    async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
+        """Set variables of the process's own scope by hand; others keep their values. Tasks that exist keep their payload.
+
+        :raises NotFound: there is no such instance; Conflict: it has ended.
+        """
+        await self._ask(instance_id, SetVariables(self._payload(variables)))
+
     async def complete_user_task(self, user_task_id: str, variables: JsonObject) -> None:
         """:raises NotFound: there is no such open user task."""
-        row = await self._find(await self.ports.store.user_tasks(), "user_task_id", user_task_id)
+        row = await self.ports.store.user_task(user_task_id)
+        if row is None:
+            raise NotFound(f"there is no open user task {user_task_id}")
         await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
 
     async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
         """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
         if not 1 <= retries <= _RETRIES_MAX:
             raise InvalidInput(f"retries must be 1 to {_RETRIES_MAX} @ $.retries")
-        row = await self._find(await self.ports.store.incidents(), "incident_id", incident_id)
+        row = await self.ports.store.incident(incident_id)
+        if row is None:
+            raise NotFound(f"there is no open incident {incident_id}")
         await self._ask(str(row["instance_id"]), ResolveIncident(incident_id, retries))
-
-    @staticmethod
-    async def _find(rows: Sequence[Mapping[str, object]], name: str, value: str) -> Mapping[str, object]:
-        for row in rows:
-            if row[name] == value:
-                return row
-        raise NotFound(f"there is no open {name.removesuffix('_id').replace('_', ' ')} {value}")
 
     async def publish_message(
         self,
@@ -213,9 +220,9 @@ class Node:
             raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
         now_ms = self.ports.clock.wall_ms()
         payload = dumps(self._payload(variables))
-        # Later than any before, also within a millisecond and when the wall clock is set back: messages with one key
-        # are correlated in this order (consistency.md 6).
-        self._published_at_ms = max(now_ms, self._published_at_ms + 1)
+        # Later than any before, also within a millisecond, and on a clock that is never set back: messages with one
+        # key are correlated in this order (consistency.md 6).
+        self._published_at_ms = max(await self.ports.store.lease_now(), self._published_at_ms + 1)
         message = MessageRow(
             message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
             name=name,
@@ -362,6 +369,7 @@ class Node:
     async def drain(self, seconds: float) -> None:
         """Tell the workers to finish and reconnect elsewhere; wait until they hold nothing, at most so long."""
         self.draining = True
+        self.ports.log.info("draining", workers=len(self._sessions), seconds_max=seconds)
         for session in list(self._sessions.values()):
             session.go_away("the node drains", int(seconds * 1000))
         deadline = self.ports.clock.monotonic() + seconds
@@ -431,8 +439,24 @@ class Node:
             self.clockwork.timer_armed(timer.due_at_ms)
         if changes.subscriptions_opened:
             self.clockwork.match_messages()
+        self._warn(instance_id, state, changes)
         if changes.status is not None or changes.incidents_opened:
             self._waiters.changed(instance_id)
+
+    def _warn(self, instance_id: str, state: InstanceState, changes: RowChanges) -> None:
+        """What an operator has to see."""
+        for row in changes.incidents_opened:
+            self.ports.log.warning(
+                "incident opened",
+                incident=row.incident_id,
+                instance=instance_id,
+                definition=state.definition_id,
+                element=row.element_id,
+                kind=row.kind,
+                message=row.message,
+            )
+        if changes.status == InstanceStatus.FAILED.value:
+            self.ports.log.warning("instance failed", instance=instance_id, definition=state.definition_id)
 
     def _revoke(self, committed: Committed) -> None:
         for revoked in committed.revoked:
@@ -475,3 +499,4 @@ async def run_node(
     finally:
         with trio.CancelScope(shield=True):
             await ports.store.close()
+        ports.log.info("stopped")

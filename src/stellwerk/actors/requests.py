@@ -18,7 +18,7 @@ from stellwerk.actors.leases import LeaseBook, WorkerLink
 from stellwerk.actors.mailbox import Reply
 from stellwerk.core.commands import Command, CompleteTask, EndTaskInFailure, FailureKind, ThrowBpmnError
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import CallerError, NotFound, PeerError, StellwerkError
+from stellwerk.errors import CallerError, InvalidInput, NotFound, PeerError, StellwerkError
 from stellwerk.json_values import JsonValue, canonical, canonical_object, digest, dumps, loads
 from stellwerk.limits import Limits
 from stellwerk.ports import (
@@ -38,6 +38,8 @@ __all__ = ["RequestServices", "SessionStatistics", "WorkerRequests"]
 
 WorkerRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Extend | Release
 
+_RETRIES_MAX = 2**31 - 1
+_RETRY_AFTER_MS_MAX = 365 * 24 * 3_600_000
 _RELEASING = (Complete, Fail, BpmnErrorReport, Release)
 """Requests that end the lease when they succeed."""
 
@@ -174,6 +176,8 @@ class WorkerRequests:
     async def _fail(self, request: Fail) -> None:
         details = self._value(bytes(request.details), "$.details")
         message = str(canonical(request.message, "$.message"))
+        _check_number("retries", request.retries, _RETRIES_MAX)
+        _check_number("retry_after_ms", request.retry_after_ms, _RETRY_AFTER_MS_MAX)
         operation = FailTask(
             task_id=request.task_id,
             fence=request.fence,
@@ -259,6 +263,7 @@ class WorkerRequests:
             del self._session.pending[key]
         if isinstance(outcome, StellwerkError):
             if isinstance(outcome, PeerError):
+                self._note_late(request, outcome)
                 self._session.finished(*key)
             self._session.refuse(request.ref, outcome)
             return
@@ -266,6 +271,17 @@ class WorkerRequests:
         if isinstance(request, _RELEASING):
             self._session.finished(*key)
         self._session.acknowledge(request.ref)
+
+    def _note_late(self, request: WorkerRequest, error: PeerError) -> None:
+        """Work was done and is not taken: whoever looks for it later finds it in the log."""
+        self._services.ports.log.info(
+            "request refused",
+            request=type(request).__name__,
+            task=request.task_id,
+            fence=request.fence,
+            worker=self._session.holder.worker_id,
+            reason=error.code,
+        )
 
     def _count(self, request: WorkerRequest, outcome: LeaseAnswerKind) -> None:
         statistics = self._services.session_statistics
@@ -281,6 +297,11 @@ class WorkerRequests:
             return loads(text, bytes_max=self._services.limits.payload_bytes_max)
         except CallerError as error:
             raise type(error)(f"{error.message} in {where}") from None
+
+
+def _check_number(name: str, number: int | None, number_max: int) -> None:
+    if number is not None and not 0 <= number <= number_max:
+        raise InvalidInput(f"0 to {number_max} is possible, not {number} @ $.{name}")
 
 
 def _outcome(reply: Reply[LeaseAnswerKind]) -> LeaseAnswerKind | StellwerkError:

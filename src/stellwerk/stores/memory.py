@@ -197,6 +197,18 @@ class MemoryStore:
             if isinstance(waiting.row, UserTaskRow)
         ]
 
+    async def incident(self, incident_id: str) -> Mapping[str, object] | None:
+        waiting = self._tables.incidents.get(incident_id)
+        if waiting is None or not isinstance(waiting.row, IncidentRow):
+            return None
+        return _incident(waiting, waiting.row)
+
+    async def user_task(self, user_task_id: str) -> Mapping[str, object] | None:
+        waiting = self._tables.user_tasks.get(user_task_id)
+        if waiting is None or not isinstance(waiting.row, UserTaskRow):
+            return None
+        return _user_task(waiting, waiting.row)
+
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return list(islice(self._tables.inbox.values(), limit))
 

@@ -46,9 +46,12 @@ def enter_task(step: Step, token: Token, node: Task) -> None:
         _start_user_task(step, token, node)
     elif node.kind is TaskKind.RECEIVE and node.message is not None:
         start_waiting(step, token, node, node.message)
-    else:
+    elif node.kind in (TaskKind.UNDEFINED, TaskKind.MANUAL):
         start_activity(step, token, node, plan_activity(step, token, node))
         step.later(Work.MOVE, token.id)
+    else:
+        # Refused at deploy; but whoever wrote the definition differently, work is never skipped without a word.
+        raise BpmnFault(f'nothing says who does {node.kind.value} "{node.id}"')
 
 
 def start_work(step: Step, token: Token, node: FlowNode, work: ExternalWork) -> None:

@@ -192,12 +192,16 @@ def matched_messages(connection: sqlite3.Connection, now_ms: InstantMs, limit: i
     return matched
 
 
-def incidents(connection: sqlite3.Connection, instance_id: str | None) -> list[Mapping[str, object]]:
+def incidents(
+    connection: sqlite3.Connection, instance_id: str | None, incident_id: str | None = None
+) -> list[Mapping[str, object]]:
     columns = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
-    return _mappings(connection, "incidents", columns, instance_id)
+    return _mappings(connection, "incidents", columns, {"instance_id": instance_id, "incident_id": incident_id})
 
 
-def user_tasks(connection: sqlite3.Connection, instance_id: str | None) -> list[Mapping[str, object]]:
+def user_tasks(
+    connection: sqlite3.Connection, instance_id: str | None, user_task_id: str | None = None
+) -> list[Mapping[str, object]]:
     columns = (
         "user_task_id",
         "instance_id",
@@ -218,14 +222,16 @@ def user_tasks(connection: sqlite3.Connection, instance_id: str | None) -> list[
             "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
             "variables": str(row["variables"]).encode(),
         }
-        for row in _mappings(connection, "user_tasks", columns, instance_id)
+        for row in _mappings(
+            connection, "user_tasks", columns, {"instance_id": instance_id, "user_task_id": user_task_id}
+        )
     ]
 
 
 def _mappings(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str], instance_id: str | None
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], wanted: Mapping[str, str | None]
 ) -> list[Mapping[str, object]]:
-    conditions, parameters = _conditions({"instance_id": instance_id})
+    conditions, parameters = _conditions(wanted)
     statement = f"SELECT {', '.join(columns)} FROM {table}{_where(conditions)} ORDER BY {columns[0]}"  # noqa: S608
     return [dict(zip(columns, row, strict=True)) for row in connection.execute(statement, parameters).fetchall()]
 

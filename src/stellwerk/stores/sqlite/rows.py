@@ -228,6 +228,7 @@ DEFINITION_COLUMNS = (
     "deployed_at_ms",
     "start_messages",
     "failure_policy",
+    "adopt_java",
 )
 
 
@@ -241,6 +242,7 @@ def definition_to_row(row: DefinitionRow) -> SqlRow:
         row.deployed_at_ms,
         strings_to_text(row.start_messages),
         row.failure_policy,
+        int(row.adopt_java),
     )
 
 
@@ -254,6 +256,7 @@ def definition_from_row(row: SqlRow) -> DefinitionRow:
         deployed_at_ms=row[5],
         start_messages=strings_from_text(row[6]),
         failure_policy=row[7],
+        adopt_java=bool(row[8]),
     )
 
 

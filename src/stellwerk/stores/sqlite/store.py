@@ -267,5 +267,13 @@ class SqliteStore:
     async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
         return await self._read(partial(reads.user_tasks, instance_id=instance_id))
 
+    async def incident(self, incident_id: str) -> Mapping[str, object] | None:
+        found = await self._read(partial(reads.incidents, instance_id=None, incident_id=incident_id))
+        return found[0] if found else None
+
+    async def user_task(self, user_task_id: str) -> Mapping[str, object] | None:
+        found = await self._read(partial(reads.user_tasks, instance_id=None, user_task_id=user_task_id))
+        return found[0] if found else None
+
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return await self._read(partial(reads.inbox, limit=limit))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from stellwerk.core.changes import IncidentRow, RowChanges, SubscriptionRow, TaskRequeue, TimerRow, UserTaskRow
 from stellwerk.core.external_task import OutcomeKind
 from stellwerk.core.facts import InstanceCompleted, VariablesSet
@@ -279,6 +281,15 @@ class ChangesetContract(ContractBase):
             assert await world.store.definition("order:9") is None
             assert await world.store.definition("no version") is None
             assert await world.store.latest_definition("nothing") is None
+
+    async def test_rule_7_a_definition_comes_back_with_every_field(self) -> None:
+        async with self.open_world() as world:
+            row = DefinitionRow(
+                "order", "Order", "d", b"<x/>", START_MS, ("paid", "sent"), "compensate", adopt_java=True
+            )
+            await world.do(DeployDefinitions((row,)), Deployed)
+            await world.reopen()
+            assert await world.store.definition("order:1") == attrs.evolve(row, version=1)
 
     # --- rule 9: FAILED with an open incident ----------------------------------------------------------------------
 

@@ -122,3 +122,15 @@ class ReadContract(ContractBase):
                 "opened_at_ms": START_MS,
             }
             assert await world.store.incidents("other") == []
+
+    async def test_what_waits_for_somebody_is_found_by_its_id(self) -> None:
+        async with self.open_world() as world:
+            incident = IncidentRow("x", "bpmn_error", "Task_1", "m")
+            task = UserTaskRow("u", "Task_2", "Check", "ada", (), ("staff",), None, b"{}")
+            await world.step("i", RowChanges(incidents_opened=(incident,), user_tasks_opened=(task,)))
+            await world.step("j", RowChanges(incidents_opened=(IncidentRow("y", "bpmn_error", "Task_1", "m"),)))
+            assert await world.store.incident("x") == (await world.store.incidents("i"))[0]
+            assert await world.store.user_task("u") == (await world.store.user_tasks("i"))[0]
+            await world.step("i", RowChanges(incidents_resolved=("x",), user_tasks_closed=("u",)))
+            assert await world.store.incident("x") is None
+            assert await world.store.user_task("u") is None

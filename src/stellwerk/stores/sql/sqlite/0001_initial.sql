@@ -17,6 +17,7 @@ CREATE TABLE definitions (
     deployed_at_ms INTEGER NOT NULL,
     start_messages TEXT NOT NULL,
     failure_policy TEXT,
+    adopt_java INTEGER NOT NULL,
     PRIMARY KEY (process_key, version)
 );
 
