@@ -10,7 +10,7 @@ copyright = "The stellwerk authors, Apache-2.0"  # noqa: A001 - Sphinx wants thi
 version = release = installed_version("stellwerk")
 
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 

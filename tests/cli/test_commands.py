@@ -30,7 +30,22 @@ MODEL = """<?xml version="1.0" encoding="UTF-8"?>
 """
 SERVICE = '<serviceTask id="step" name="Charge" stellwerk:topic="{key}"/>'
 ONE_TRY = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="1"/>'
-USER = '<userTask id="step" name="Approve [now]"/>'
+USER = (
+    '<userTask id="step" name="Approve [now]" stellwerk:assignee="ada" stellwerk:candidateGroups="boss,bank" '
+    'stellwerk:form="approve-1" stellwerk:due="2030-01-01T00:00:00Z"/>'
+)
+CHOICE = """
+    <subProcess id="step">
+      <startEvent id="i"/>
+      <sequenceFlow id="i1" sourceRef="i" targetRef="choice"/>
+      <exclusiveGateway id="choice"/>
+      <sequenceFlow id="i2" sourceRef="choice" targetRef="j">
+        <conditionExpression>=amount &gt; 0</conditionExpression>
+      </sequenceFlow>
+      <endEvent id="j"/>
+    </subProcess>
+"""
+"""An incident until there is an amount."""
 NOTHING = '<exclusiveGateway id="step"/>'
 
 COMPENSATED = """
@@ -93,12 +108,20 @@ def test_help_says_how_to_begin(stellwerk: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "deploy", "start", "show", "worker", "message", "complete", "resolve", "cancel", "instances"],
+    [
+        *("serve", "deploy", "start", "show", "worker", "message", "complete", "resolve", "set-variables", "cancel"),
+        "instances",
+    ],
 )
 def test_help_of_a_command_has_examples(stellwerk: Run, command: str) -> None:
     ended = stellwerk(command, "--help")
     assert ended.exit_code == 0
     assert f"    stellwerk {command}" in ended.out
+
+
+def test_help_is_wrapped_for_the_terminal_only(stellwerk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "workers are told to finish, then the engine stops within 5 seconds;" in stellwerk("serve", "--help").out
 
 
 def test_version(stellwerk: Run) -> None:
@@ -118,7 +141,10 @@ def test_version(stellwerk: Run) -> None:
         (["start", "p", "--variables", "[]"], "--variables: an object is expected"),
         (["start", "p", "--variables", "@nothing.json"], "nothing.json: No such file"),
         (["start", "p", "--url", "nonsense"], "http://127.0.0.1:10560"),
-        (["start", "p", "--url", "http://a:port"], "the port is no number"),
+        (
+            ["start", "p", "--url", "http://a:port"],
+            "the engine's URL must look like http://127.0.0.1:10560, not 'http://a:port'",
+        ),
         (["start", "p", "--timeout", "soon"], "soon"),
         (["deploy"], "which file?"),
         (["deploy", "nothing.bpmn"], "nothing.bpmn: No such file"),
@@ -144,8 +170,18 @@ def test_mistake_is_one_clear_line_and_exit_code_2(stellwerk: Run, arguments: li
     "text, what",
     [
         ("\n1 / 0\n", "shop_worker.py:2: ZeroDivisionError: division by zero"),
-        ("this is no Python", "shop_worker.py, line 1"),
+        ("this is no Python", "shop_worker.py:1: SyntaxError: invalid syntax"),
         ("worker = 7", "no Worker"),
+        ("import json\njson.loads('{')", "shop_worker.py:2: JSONDecodeError: "),
+        ("import shop_helper", "shop_worker.py:1: ModuleNotFoundError: No module named 'shop_helper'"),
+        (
+            "from stellwerk.worker import Worker\nworker = Worker()\nworker.task('a', 1, 2)",
+            "shop_worker.py:3: TypeError: ",
+        ),
+        (
+            "from stellwerk.worker import Worker\nworker = Worker()\nworker.task('a', lock_duration=0.1)(print)",
+            "shop_worker.py:3: topic 'a': lock_duration must be 1 to 86400 seconds, not 0.1",
+        ),
     ],
 )
 def test_module_that_is_no_worker_is_one_clear_line(
@@ -154,7 +190,16 @@ def test_module_that_is_no_worker_is_one_clear_line(
     (tmp_path / "shop_worker.py").write_text(text)
     ended = stellwerk_process("worker", "shop_worker.py")
     assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert ended.err.startswith(what) or "no Worker" in what
     assert what in ended.err
+
+
+def test_module_that_fails_shows_its_traceback_when_debugging(stellwerk_process: Run, tmp_path: Path) -> None:
+    (tmp_path / "shop_worker.py").write_text("1 / 0\n")
+    ended = stellwerk_process("worker", "shop_worker", STELLWERK_DEBUG="1")
+    assert ended.exit_code == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1] == "shop_worker.py:1: ZeroDivisionError: division by zero"
 
 
 def test_engine_is_found_through_the_environment(stellwerk_process: Run, engine: Any) -> None:
@@ -177,7 +222,7 @@ def test_no_engine_is_exit_code_3(stellwerk: Run) -> None:
         port = unused.getsockname()[1]
     ended = stellwerk("instances", "--url", f"http://127.0.0.1:{port}")
     assert (ended.exit_code, ended.is_one_clear_line) == (3, True)
-    assert "Connection refused" in ended.err
+    assert "Connection refused; start one with `stellwerk serve`, or name another with --url" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +250,8 @@ def test_findings_are_printed_as_compilers_do(ask: Run, tmp_path: Path) -> None:
     (tmp_path / "three.bpmn").write_text("<this is no XML")
     ended = ask("deploy", "one.bpmn", "two.bpmn", "three.bpmn")
     assert (ended.exit_code, ended.out) == (2, "")
-    lines = ended.err.splitlines()
+    *lines, last = ended.err.splitlines()
+    assert last == "stellwerk: nothing was deployed"
     assert all(re.match(r"(one|two|three)\.bpmn:\d+:\d+: ", line) for line in lines), lines
     assert any(line.startswith("one.bpmn:7:5: ") and '"f1"' in line for line in lines), lines
     assert {line.partition(":")[0] for line in lines} == {"one.bpmn", "two.bpmn", "three.bpmn"}
@@ -244,7 +290,9 @@ def test_start_with_wait_ends_with_the_instance(ask: Run, deployed: Callable[[st
 def test_wait_that_is_over_too_soon_is_exit_code_1(ask: Run, deployed: Callable[[str], str]) -> None:
     ended = ask("start", deployed(SERVICE), "--wait", "--timeout", "0.2")
     assert ended.exit_code == 1
-    assert ended.out.splitlines()[1] == "RUNNING"
+    instance_id, status = ended.out.splitlines()
+    assert status == "RUNNING"
+    assert ended.err == f"still running; see: stellwerk show {instance_id}\n"
 
 
 def test_variables_are_read_from_a_file(ask: Run, deployed: Callable[[str], str], tmp_path: Path) -> None:
@@ -253,12 +301,80 @@ def test_variables_are_read_from_a_file(ask: Run, deployed: Callable[[str], str]
     assert ended.out.splitlines()[1:] == ["COMPLETED", '  größe = "ä"']
 
 
+def test_unknown_process_is_answered_with_those_that_there_are(ask: Run, deployed: Callable[[str], str]) -> None:
+    key = deployed(NOTHING)
+    assert f"deployed: {key}" in ask("start", key[:-1]).err
+    assert "its versions: 1" in ask("start", key, "--version", "9").err
+    assert key in ask("definitions").out
+    assert [row["version"] for row in json.loads(ask("definitions", "--json").out) if row["key"] == key] == [1]
+
+
+def test_beginning_of_an_id_is_enough(ask: Run, deployed: Callable[[str], str]) -> None:
+    key = deployed(SERVICE)
+    ids = [ask("start", key).out.strip() for _ in range(2)]
+    assert f"Instance {ids[0]}" in ask("show", ids[0][:-1]).out
+    ambiguous = ask("show", ids[0][:6])
+    assert (ambiguous.exit_code, ambiguous.is_one_clear_line) == (2, True)
+    assert "is the beginning of" in ambiguous.err
+    assert ask("cancel", ids[0][:-1]).out == f"cancelled {ids[0]}\n"
+    assert ask("cancel", ids[1][:5]).exit_code == 2
+
+
+def test_show_fits_the_terminal(
+    ask: Run, deployed: Callable[[str], str], work: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = deployed(SERVICE)
+    worker = work(key, "return {}")
+    instance_id = ask("start", key, "--wait", "--timeout", "30").out.split()[0]
+    assert worker.stop() == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = ask("show", instance_id, "--history").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(r"^fence +worker +from \(UTC\) +to +end", shown, re.MULTILINE)
+
+
+def test_variables_are_set_by_hand(ask: Run, deployed: Callable[[str], str]) -> None:
+    instance_id = ask("start", deployed(SERVICE), "--variables", '{"a": 1}').out.strip()
+    set_ = ask("set-variables", instance_id, "--variables", '{"b": [2]}')
+    assert (set_.exit_code, set_.out, set_.err) == (0, f"set b in {instance_id}\n", "")
+    assert json.loads(ask("show", instance_id, "--json").out)["variables"] == {"a": 1, "b": [2]}
+    ask("cancel", instance_id)
+    refused = ask("set-variables", instance_id, "--variables", "{}")
+    assert (refused.exit_code, refused.is_one_clear_line) == (2, True)
+
+
+def test_incident_is_repaired_with_variables(ask: Run, deployed: Callable[[str], str], engine: Any) -> None:
+    key = deployed(CHOICE)
+    ended = ask("start", key, "--wait", "--timeout", "30")
+    assert ended.exit_code == 1
+    incident_id = ended.err.split()[1]
+    log = engine.log.read_text()
+    assert f"level=info event=deployed definitions={key}:1" in log
+    assert f'level=warning event="incident opened" incident={incident_id} instance={ended.out.split()[0]}' in log
+    assert f"resolve with: stellwerk resolve {incident_id}" in ended.err
+    assert f"resolve with: stellwerk resolve {incident_id}" in ask("incidents").out
+    resolved = ask("resolve", incident_id[:-1], "--variables", '{"amount": 12}')
+    assert (resolved.exit_code, resolved.out, resolved.err) == (0, f"resolved {incident_id}\n", "")
+    shown = json.loads(ask("show", ended.out.split()[0], "--json").out)
+    assert (shown["status"], shown["variables"]) == ("COMPLETED", {"amount": 12})
+    gone = ask("resolve", incident_id, "--variables", "{}")
+    assert (gone.exit_code, gone.is_one_clear_line) == (2, True)
+
+
 def test_user_task_is_found_and_completed(ask: Run, deployed: Callable[[str], str]) -> None:
     instance_id = ask("start", deployed(USER)).out.strip()
     tasks = json.loads(ask("user-tasks", "--json").out)
     (task,) = (task for task in tasks if task["instance_id"] == instance_id)
-    assert "Approve [now]" in ask("user-tasks").out
-    assert ask("complete", task["user_task_id"], "--variables", '{"approved": true}').exit_code == 0
+    shown = ask("user-tasks").out
+    for piece in (
+        f"user task {task['user_task_id']}: Approve [now] (step)",
+        "ada",
+        "boss, bank",
+        "approve-1",
+        "2030-01",
+    ):
+        assert piece in shown
+    assert ask("complete", task["user_task_id"][:-1], "--variables", '{"approved": true}').exit_code == 0
     shown = json.loads(ask("show", instance_id, "--json").out)
     assert (shown["status"], shown["variables"]) == ("COMPLETED", {"approved": True})
 
@@ -273,7 +389,11 @@ def test_instance_is_cancelled_once(ask: Run, deployed: Callable[[str], str]) ->
 
 def test_message_is_published(ask: Run) -> None:
     ended = ask("message", "paid", "--key", "A-17", "--message-id", "m-17")
-    assert (ended.exit_code, ended.out, ended.err) == (0, "m-17\n", "")
+    assert (ended.exit_code, ended.err) == (0, "")
+    assert ended.out == "published m-17 (kept up to 1 h until something waits for it)\n"
+    short = ask("message", "paid", "--message-id", "m-18", "--ttl-seconds", "90", "--variables", "{}")
+    assert short.out == "published m-18 (kept up to 90 s until something waits for it)\n"
+    assert json.loads(ask("message", "paid", "--message-id", "m-17", "--json").out) == {"message_id": "m-17"}
 
 
 # --- workers -------------------------------------------------------------------------------------------------------
@@ -300,7 +420,9 @@ def test_worker_of_a_module_does_the_work(ask: Run, deployed: Callable[[str], st
     assert worker.stop() == 0
 
 
-def test_incident_is_exit_code_1_until_it_is_resolved(ask: Run, deployed: Callable[[str], str], work: Run) -> None:
+def test_incident_is_exit_code_1_until_it_is_resolved(
+    ask: Run, deployed: Callable[[str], str], work: Run, engine: Any
+) -> None:
     key = deployed(ONE_TRY)
     worker = work(key, "raise ValueError('no luck')")
     ended = ask("start", key, "--wait", "--timeout", "30")
@@ -308,22 +430,36 @@ def test_incident_is_exit_code_1_until_it_is_resolved(ask: Run, deployed: Callab
     assert "no luck" in ended.err
     assert worker.stop() == 0
     instance_id = ended.out.split()[0]
-    assert "no luck" in ask("show", instance_id).out
+    shown = ask("show", instance_id).out
+    assert re.search(r"Last failure at step, fence \d+\n  Traceback .*\n(  .*\n)+  ValueError: no luck\n", shown)
+    assert "shop_worker.py" in shown
+    assert "stellwerk/worker" not in shown, "what the SDK does on the way is of no use to anybody"
+    log = worker.log.read_text()
+    assert re.search(rf"INFO connected to ws://127\.0\.0\.1:{engine.port}/workers, topics: {key}\n", log)
+    assert re.search(r"ERROR processExternalTask: no luck.*\nTraceback .*\n(  .*\n)+ValueError: no luck\n", log)
+    assert log.endswith("INFO stopped\n")
     incidents = json.loads(ask("incidents", "--json").out)
     (incident,) = (row for row in incidents if row["instance_id"] == instance_id)
     assert incident["incident_id"] in ask("incidents").out
-    assert ask("resolve", incident["incident_id"], "--retries", "2").exit_code == 0
+    resolved = ask("resolve", incident["incident_id"], "--retries", "2", "--variables", '{"amount": 3}')
+    assert (resolved.exit_code, resolved.out) == (0, f"resolved {incident['incident_id']}\n")
+    assert "keeps the payload" in resolved.err
     again = ask("resolve", incident["incident_id"])
     assert (again.exit_code, again.is_one_clear_line) == (2, True)
     assert json.loads(ask("show", instance_id, "--json").out)["tasks"][0]["retries_left"] == 2
 
 
-def test_failed_instance_is_exit_code_1_and_says_why(ask: Run, deployed: Callable[[str], str], work: Run) -> None:
+def test_failed_instance_is_exit_code_1_and_says_why(
+    ask: Run, deployed: Callable[[str], str], work: Run, engine: Any
+) -> None:
     key = deployed(COMPENSATED)
     worker = work(key, "if task.element_id == 'charge': raise BpmnError('NO_MONEY', 'the card is empty')")
     ended = ask("start", key, "--wait", "--timeout", "30")
     assert (ended.exit_code, ended.out.splitlines()[1:]) == (1, ["FAILED"])
     assert "NO_MONEY: the card is empty" in ended.err
+    log = engine.log.read_text()
+    assert f'level=warning event="instance failed" instance={ended.out.split()[0]} definition={key}:1' in log
+    assert re.search(rf'level=info event="worker subscribed" worker=\S+ topics={key}\n', log)
     shown = ask("show", ended.out.split()[0]).out
     assert "NO_MONEY" in shown
     assert "release" in shown

@@ -103,6 +103,7 @@ def test_file_that_is_no_database_is_one_clear_line(stellwerk: Run, tmp_path: Pa
     ended = stellwerk("serve", "--db", "letter.txt", "--port", "0")
     assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
     assert "letter.txt" in ended.err
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_port_is_free_again_after_a_kill(start_engine: Run) -> None:
@@ -117,9 +118,16 @@ def test_port_is_free_again_after_a_kill(start_engine: Run) -> None:
 
 def test_log_is_json_for_programs(start_engine: Run) -> None:
     engine = start_engine("--db", ":memory:", "--log-format", "json", "--log-level", "debug")
+    with socket.create_connection(("127.0.0.1", engine.port), 20) as worker:
+        worker.sendall(UPGRADE + HELLO)
+        receive_until(worker, b"welcome")
     engine.stop()
     lines = [json.loads(line) for line in engine.log.read_text().splitlines()]
     assert (lines[0]["event"], lines[0]["level"], lines[0]["url"]) == ("listening", "info", engine.url)
+    assert (lines[1]["event"], lines[1]["worker"]) == ("worker connected", "w")
+    events = [line["event"] for line in lines if line["level"] == "info"]
+    assert sorted(events[2:-1]) == ["draining", "worker gone"]
+    assert events[-1] == "stopped"
 
 
 def test_engine_goes_on_when_nobody_reads_its_output(start_engine: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import signal
 import subprocess
@@ -48,6 +49,7 @@ class EngineProcess:
             if "listening on http://" in line:
                 self.port = int(line.strip().rsplit(":", 1)[1].rstrip("/"))
                 return
+        self.end()
         raise AssertionError(f"the engine did not start:\n{(self.folder / 'engine.log').read_text()}")
 
     def kill(self) -> None:
@@ -91,6 +93,16 @@ class EngineProcess:
         listed = [{"name": file.name, "xml": file.read_text("utf-8")} for file in files]
         return self.request("POST", "/api/v1/definitions", {"files": listed, **options})
 
+    def deploy_xml(self, name: str, xml: str) -> Any:
+        return self.request("POST", "/api/v1/definitions", {"files": [{"name": name, "xml": xml}]})
+
+    def deploy_tasks(self, process: str, attributes: str = "", topics: tuple[str, ...] = (), more: str = "") -> Any:
+        """A process of external tasks in a row: one with its topic named like the process, or one for each topic.
+
+        ``attributes`` stand on every task. ``more`` is further elements; the tasks' ids are ``task-0``, ``task-1``, …
+        """
+        return self.deploy_xml(f"{process}.bpmn", _in_a_row(process, attributes, topics or (process,), more))
+
     def start_instance(self, process: str, variables: dict[str, object] | None = None, **options: object) -> str:
         body = {"process": process, "variables": variables or {}, **options}
         answer = self.request("POST", "/api/v1/instances", body)
@@ -110,15 +122,50 @@ class EngineProcess:
         return self.request("GET", f"/api/v1/instances/{instance_id}")
 
 
+def _in_a_row(process: str, attributes: str, topics: tuple[str, ...], more: str) -> str:
+    nodes = [f"task-{number}" for number in range(len(topics))]
+    tasks = (
+        f'<serviceTask id="{node}" stellwerk:topic="{topic}" {attributes}/>'
+        for node, topic in zip(nodes, topics, strict=True)
+    )
+    flows = (
+        f'<sequenceFlow id="flow-{number}" sourceRef="{source}" targetRef="{target}"/>'
+        for number, (source, target) in enumerate(itertools.pairwise(["start", *nodes, "end"]))
+    )
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn"
+             targetNamespace="https://stellwerk.dev/tests">
+  <error id="declined" errorCode="DECLINED"/>
+  <process id="{process}" isExecutable="true" stellwerk:failurePolicy="incident">
+    <startEvent id="start"/> {"".join(tasks)} <endEvent id="end"/> {"".join(flows)}
+    {more}
+  </process>
+</definitions>"""
+
+
 @attrs.define
 class WorkerProcess:
     process: subprocess.Popen[bytes]
     ledger_file: Path
+    reports_file: Path
+    log_file: Path
 
-    def ledger(self) -> list[dict[str, Any]]:
-        if not self.ledger_file.exists():
-            return []
-        return [json.loads(line) for line in self.ledger_file.read_text().splitlines() if line.endswith("}")]
+    def ledger(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What its handlers noted: begin, end, cancelled."""
+        return [line for line in _lines(self.ledger_file) if event in (None, line["event"])]
+
+    def reports(self, event: str) -> list[dict[str, Any]]:
+        """What the worker called back: error, heartbeat; and health, stopped."""
+        return [line for line in _lines(self.reports_file) if line["event"] == event]
+
+    def is_healthy(self) -> bool:
+        return [line["healthy"] for line in self.reports("health")][-1:] == [True]
+
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         self.process.kill()
@@ -127,6 +174,12 @@ class WorkerProcess:
     def stop(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=30)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The last line may be half written."""
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 @attrs.define
@@ -138,15 +191,40 @@ class Workers:
     started: list[WorkerProcess] = attrs.field(factory=list)
 
     def start(self, topics: dict[str, list[dict[str, object]]], **options: object) -> WorkerProcess:
-        number = len(self.started)
-        scenario = self.folder / f"scenario-{number}.json"
+        """Options: see scenario_worker.py."""
+        scenario = self.folder / f"scenario-{len(self.started)}.json"
         scenario.write_text(json.dumps({"topics": topics, **options}))
-        ledger = self.folder / f"ledger-{number}.jsonl"
-        command = [sys.executable, str(_HERE / "scenario_worker.py"), self.engine.url, str(scenario), str(ledger)]
-        with (self.folder / f"worker-{number}.log").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self.started.append(WorkerProcess(process, ledger))
+        return self._run([sys.executable, str(_HERE / "scenario_worker.py"), self.engine.url, str(scenario)])
+
+    def start_connected(self, topics: dict[str, list[dict[str, object]]], **options: object) -> WorkerProcess:
+        worker = self.start(topics, **options)
+        self.engine.until(worker.is_healthy)
+        return worker
+
+    def run_module(self, name: str, code: str) -> WorkerProcess:
+        """``stellwerk worker NAME:worker`` with this code in a file of that name."""
+        (self.folder / f"{name}.py").write_text(code)
+        return self._run([sys.executable, "-m", "stellwerk", "worker", f"{name}:worker", "--url", self.engine.url])
+
+    def _run(self, command: list[str]) -> WorkerProcess:
+        number = len(self.started)
+        ledger, reports, log = (
+            self.folder / f"{what}-{number}.{kind}"
+            for what, kind in (("ledger", "jsonl"), ("reports", "jsonl"), ("worker", "log"))
+        )
+        arguments = [str(ledger), str(reports)] if "-m" not in command else []
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*command, *arguments], stdout=output, stderr=output, cwd=self.folder, start_new_session=True
+            )
+        self.started.append(WorkerProcess(process, ledger, reports, log))
         return self.started[-1]
+
+
+@pytest.fixture(scope="session")
+def engine_process() -> type[EngineProcess]:
+    """For who makes engines of its own; end them."""
+    return EngineProcess
 
 
 @pytest.fixture

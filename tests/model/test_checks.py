@@ -106,6 +106,14 @@ def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, 
         ),
         (f'<task id="n"/><startEvent id="s2">{TIMER}</startEvent>', "an event of kind timer cannot run yet"),
         ('<task id="n"/><startEvent id="s2"/>', 'startEvent "s2": "s" is the none start event here already'),
+        (
+            '<receiveTask id="n"/>',
+            'receiveTask "n": the receive task names no message: nothing could ever complete it',
+        ),
+        (
+            '<intermediateThrowEvent id="n"><messageEventDefinition messageRef="m"/></intermediateThrowEvent>',
+            'intermediateThrowEvent "n": throwing a message cannot run yet, unless a topic gives it to workers',
+        ),
         ('<subProcess id="n"/>', 'subProcess "n": no start event'),
         ('<subProcess id="n"><task id="i"/></subProcess>', 'subProcess "n": no start event'),
         (

@@ -416,7 +416,7 @@ def test_zeebe_mistakes_are_errors(errors_of: ErrorsOf) -> None:
     )
     retries = '<zeebe:taskDefinition type="x" retries="many"/>'
     assert any(
-        "a whole number from 0 on is expected" in error
+        "a whole number from 1 to 2147483647 is expected" in error
         for error in errors_of(_extended("serviceTask", "", retries), ZEEBE)
     )
     mapping = '<zeebe:ioMapping><zeebe:input source="=1 +" target=""/></zeebe:ioMapping>'
@@ -468,7 +468,7 @@ def test_our_own_attributes_and_elements(read: Read) -> None:
         '<stellwerk:output target="z" source="=r"/></extensionElements></serviceTask>'
         '<userTask id="u" stellwerk:assignee="=owner" stellwerk:candidateUsers="a" stellwerk:candidateGroups="g" '
         'stellwerk:form="f" stellwerk:due="2026-01-01"/>'
-        '<receiveTask id="r" messageRef="Paid" stellwerk:correlationKey="=id"/></process>',
+        '<receiveTask id="r" messageRef="Paid" stellwerk:correlationKey="=id"/></process><message id="Paid"/>',
         STELLWERK,
     )
     assert result.findings == ()
@@ -516,8 +516,15 @@ def test_the_correlation_key_nearest_to_the_event_counts(process_with: MakeProce
     ("attributes", "what"),
     [
         ('stellwerk:topik="x"', "the attribute stellwerk:topik is unknown"),
-        ('stellwerk:retries="-"', "a whole number from 0 on is expected"),
-        ('stellwerk:retries="-1"', "a whole number from 0 on is expected"),
+        ('stellwerk:retries="-"', "a whole number from 1 to 2147483647 is expected"),
+        ('stellwerk:retries="0"', "a whole number from 1 to 2147483647 is expected"),
+        ('stellwerk:retries="=0"', "a whole number from 1 to 2147483647 is expected"),
+        ('stellwerk:retries="2147483648"', "a whole number from 1 to 2147483647 is expected"),
+        ('stellwerk:priority="-2147483648"', "a whole number from -2147483647 to 2147483647 is expected"),
+        ('stellwerk:topic="=true"', "the topic is no text"),
+        ('stellwerk:singleTry="yes"', 'singleTry is true or false, not "yes"'),
+        ('stellwerk:retryBackoff="PT1S,P99999D"', "is more than ten years"),
+        ('stellwerk:retries="-1"', "a whole number from 1 to 2147483647 is expected"),
         (f'stellwerk:topic="{"x" * 201}"', "a topic has 1 to 200 characters, not 201"),
         ('stellwerk:topic=""', "a topic has 1 to 200 characters, not 0"),
         ('stellwerk:retryBackoff="PT1S;PT2S"', "is no ISO 8601 duration"),

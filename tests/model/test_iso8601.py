@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stellwerk.instants import to_rfc3339
 from stellwerk.model.iso8601 import Duration, add, parse_duration, parse_instant
@@ -47,6 +51,9 @@ def test_a_duration_is_read(text: str, months: int, ms: int) -> None:
         "P1Y1Y",
         "PT٣S",
         "P99999Y",
+        "P9999999Y",
+        "P9999Y",
+        "P400000D",
         "PT" + "9" * 500 + "S",
     ],
 )
@@ -87,6 +94,10 @@ def test_a_date_is_read(text: str, instant: str) -> None:
         "2026-01-01T12:00:00[../../etc/passwd]",
         "2026-01-01T12:00:00+99:00",
         "0000-01-01",
+        "0001-01-01T00:00:00+01:00",
+        "9999-12-31T23:59:59-01:00",
+        "9999-12-31T24:00:00Z",
+        "10000-01-01",
         "tomorrow",
         "",
     ],
@@ -112,6 +123,45 @@ def test_a_duration_is_added(start: str, duration: str, end: str) -> None:
     assert to_rfc3339(add(parse_instant(start), parse_duration(duration))) == end
 
 
-def test_a_sum_beyond_the_calendar_is_refused() -> None:
+@pytest.mark.parametrize("duration", [Duration(1, 0), Duration(0, 31 * _DAY_MS), Duration(-12 * 9_999, 0)])
+def test_a_sum_beyond_the_calendar_is_refused(duration: Duration) -> None:
     with pytest.raises(ValueError, match="9999"):
-        add(parse_instant("9999-12-01T00:00:00Z"), Duration(1, 0))
+        add(parse_instant("9999-12-01T00:00:00Z"), duration)
+
+
+_DIGITS = st.text("0123456789", min_size=1, max_size=8)
+_ALMOST_DURATIONS = st.builds(
+    lambda sign, parts, time: f"{sign}P{''.join(parts)}{time}",
+    st.sampled_from(("", "-")),
+    st.tuples(*(st.one_of(st.just(""), st.builds(str.__add__, _DIGITS, st.just(unit))) for unit in "YMWD")),
+    st.one_of(st.just(""), st.builds("T{}H{}.{}S".format, _DIGITS, _DIGITS, _DIGITS)),
+)
+_ALMOST_INSTANTS = st.from_regex(
+    r"\A\d{4}-[01]\d-[0-3]\d(T[0-2]\d:[0-6]\d(:[0-6]\d(\.\d{1,9})?)?(Z|[+-][01]\d:[0-5]\d)?(\[[A-Za-z/]{0,20}\])?)?\Z"
+)
+
+
+def _tried(read: Callable[[], int]) -> int | None:
+    try:
+        return read()
+    except ValueError:
+        return None
+
+
+@given(st.one_of(_ALMOST_INSTANTS, st.text(max_size=40)), st.one_of(_ALMOST_DURATIONS, st.text(max_size=40)))
+def test_whatever_stands_in_a_timer_it_is_refused_or_gives_a_time_that_can_be_shown(date: str, duration: str) -> None:
+    instant = _tried(lambda: parse_instant(date))
+    if instant is None:
+        instant = parse_instant("2026-01-31T12:00:00Z")
+    due = _tried(lambda: add(instant, parse_duration(duration)))
+    for moment in (instant, due):
+        assert moment is None or to_rfc3339(moment).endswith("Z")
+
+
+@given(_ALMOST_DURATIONS, st.integers(0, 4_000_000_000_000))
+def test_a_duration_that_is_read_can_be_added_to_any_time_from_now_on(duration: str, now_ms: int) -> None:
+    try:
+        parsed = parse_duration(duration)
+    except ValueError:
+        return
+    assert to_rfc3339(add(now_ms, parsed))

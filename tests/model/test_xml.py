@@ -116,6 +116,6 @@ def test_lines_are_counted_with_every_line_end(line_end: str, file_with: Callabl
 
 
 def test_a_file_without_bpmn_is_refused(read: Callable[..., ReadResult]) -> None:
-    assert _only_finding(b"<xmi/>").what == "the root of a BPMN file is definitions"
+    assert _only_finding(b"<xmi/>").what.startswith("the root of a BPMN file is definitions of the namespace")
     result = read("<message id='m'/>")
     assert [finding.what for finding in result.findings] == ["the file holds no process"]

@@ -317,6 +317,19 @@ async def test_statistics_are_shown(deployed: Client) -> None:
     assert (await deployed.get("/api/v1/incidents")).body == {"incidents": []}
 
 
+async def test_variables_are_set_by_hand(deployed: Client) -> None:
+    instance_id = await start(deployed, variables={"a": 1, "b": 1})
+    path = f"/api/v1/instances/{instance_id}"
+    reply = await deployed.post(f"{path}/variables", {"variables": {"b": {"c": 10**30}, "d": None}})
+    assert (reply.status, reply.body) == (200, {})
+    view = (await deployed.get(path)).body
+    assert view["variables"] == {"a": 1, "b": {"c": 10**30}, "d": None}
+    assert view["history"][-1]["facts"][0]["fact"] == "VariablesSet"
+    await deployed.post(f"{path}/cancel", {})
+    refused = await deployed.post(f"{path}/variables", {"variables": {}})
+    assert (refused.status, refused.body["code"]) == (409, "ended")
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +367,9 @@ async def test_wrong_get_is_refused(client: Client, path: str, status: int, code
         ("/instances", {"process": "order", "variables": {"x": "y" * 1_048_576}}, 413),
         ("/instances", {"process": "order", "variables": {"x": "y" * 1_200_000}}, 413),
         ("/instances/unknown/cancel", {}, 404),
+        ("/instances/unknown/variables", {"variables": {}}, 404),
+        ("/instances/unknown/variables", {}, 400),
+        ("/instances/unknown/variables", {"variables": {"x": "y" * 1_048_576}}, 413),
         ("/user-tasks/unknown/complete", {}, 404),
         ("/incidents/unknown/resolve", {}, 404),
         ("/incidents/unknown/resolve", {"retries": 0}, 400),

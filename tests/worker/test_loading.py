@@ -22,9 +22,10 @@ nothing = 3
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("shop_of_test", "broken_of_test"):
+    for name in ("shop_of_test", "broken_of_test", "wrong_of_test"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "shop_of_test.py").write_text(SOURCE)
+    (tmp_path / "wrong_of_test.py").write_text("len(1)")
     (tmp_path / "broken_of_test.py").write_text("import not_installed_anywhere")
     return tmp_path
 
@@ -47,6 +48,7 @@ def test_a_module_and_a_file_are_found(shop: Path) -> None:
         ("shop_of_test:missing", NotFound, "has no 'missing'"),
         ("shop_of_test:nothing", InvalidInput, "is no Worker but of type int"),
         ("..:worker", InvalidInput, "is no name of a module"),
+        ("shop-of-test:worker", InvalidInput, "is no name of a module"),
     ],
 )
 def test_mistakes_are_named(shop: Path, target: str, error: type[Exception], text: str) -> None:
@@ -57,3 +59,9 @@ def test_mistakes_are_named(shop: Path, target: str, error: type[Exception], tex
 def test_what_the_module_misses_itself_is_not_hidden(shop: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         load_worker("broken_of_test:worker")
+
+
+def test_what_the_module_does_wrong_is_not_hidden(shop: Path) -> None:
+    for target in ("wrong_of_test:worker", "wrong_of_test.py"):
+        with pytest.raises(TypeError, match="has no len"):
+            load_worker(target)

@@ -560,3 +560,30 @@ async def test_fault_27_hundreds_of_lost_connections_lose_no_slot_and_no_result(
         await again.close(1011)
     assert len(gate.started) == 100
     assert observed.worker.health().active_task_count == 0
+
+
+async def test_worker_says_where_it_is_connected_and_when_not(
+    autojump_clock: MockClock,
+    engine: Engine,
+    observed: Observed,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "stellwerk.worker")
+    Gate(observed.worker, "payment")
+    Gate(observed.worker, "mail")
+    engine.refuses = True
+    await nursery.start(observed.worker.serve)
+    await observed.wait_for_error("fetchAndLock")
+    engine.refuses = False
+    peer = await engine.accept_welcomed()
+    observed.worker.stop()
+    await peer.drain_until_closed()
+    await trio.testing.wait_all_tasks_blocked()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].startswith("fetchAndLock: no connection to ws://engine:10560/workers")
+    assert lines[1].startswith("reconnecting in 0.")
+    assert [line for line in lines[2:] if "onnect" in line] == [
+        "connected to ws://engine:10560/workers, topics: payment, mail"
+    ]
+    assert lines[-1] == "stopped"

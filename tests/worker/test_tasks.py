@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import Callable
@@ -365,6 +366,9 @@ def test_mistakes_in_the_registration_are_named() -> None:
         worker.task("x", max_tasks=0)(good)
     with pytest.raises(InvalidInput, match="lock_duration must be"):
         worker.task("x", lock_duration=0)(good)
+    for seconds in (0.1, 24 * 3600 + 1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInput, match="lock_duration must be 1 to 86400 seconds"):
+            worker.task("x", lock_duration=seconds)(good)
     with pytest.raises(InvalidInput, match="no regular expression"):
         worker.task("x", filter="(")(good)
     with pytest.raises(InvalidInput, match=r"cannot use re\.VERBOSE"):
@@ -383,3 +387,44 @@ async def test_fault_146_topic_and_handler_are_enough() -> None:
     worker.task("payment")(lambda payload: None)
     assert worker.topics == ("payment",)
     assert "payment" in repr(worker)
+
+
+async def test_W6_failure_of_a_handler_is_logged_with_its_own_traceback(
+    autojump_clock: MockClock,
+    engine: Engine,
+    observed: Observed,
+    nursery: trio.Nursery,
+    offer: Offer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @observed.worker.task("payment", max_tasks=2)
+    async def charge(payload: Order) -> None:
+        if payload.amount == 0:
+            raise TaskFailure("nothing to pay")
+        raise ValueError("no luck")
+
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(offer(), offer("t2", variables={"amount": 0}))
+    details = (await peer.receive("fail", task_id="t1"))["details"]
+    await peer.receive("fail", task_id="t2")
+    assert details["type"] == "ValueError"
+    for text in (details["traceback"], caplog.text):
+        assert 'in charge\n    raise ValueError("no luck")' in text
+        assert "in _outcome" not in text
+    assert ["ValueError: no luck" in str(r.exc_text) for r in caplog.records if r.levelname == "ERROR"] == [True]
+
+
+async def test_W2_handler_for_asyncio_on_trio_is_told_the_way_out(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    @observed.worker.task("payment", max_tasks=2)
+    async def charge(payload: Order) -> None:
+        await asyncio.sleep(payload.amount)
+
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(offer(), offer("t2", variables={"amount": 0}))
+    for task_id in ("t1", "t2"):
+        message = (await peer.receive("fail", task_id=task_id))["message"]
+        assert message.endswith("Register it with @worker.task('payment', asyncio=True))"), message

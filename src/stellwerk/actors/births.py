@@ -32,12 +32,12 @@ class TopicBirths:
     def give_back(self, leases: Sequence[BirthLease]) -> None:
         for lease in leases:
             subscription = self._reserved.pop(lease.task_id)
-            subscription.reserved -= 1
+            subscription.end_reservation(lease.task_id)
             self._dispatcher(subscription.topic).wake()
 
     def born(self, tasks: Sequence[ExternalTask], began: float) -> None:
         """The step is durable: the leases exist. ``began``: monotonic seconds from before the commit."""
         for task in tasks:
             subscription = self._reserved.pop(task.task_id)
-            subscription.reserved -= 1
+            subscription.end_reservation(task.task_id)
             self._dispatcher(task.topic).born(task, subscription, began)

@@ -13,6 +13,7 @@ from stellwerk.actors.committer import Committer
 from stellwerk.errors import InvalidInput, InvariantBroken, LimitExceeded, NotFound, StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
+from stellwerk.model.findings import capped
 from stellwerk.model.process import (
     Event,
     EventPosition,
@@ -114,18 +115,19 @@ class Definitions:
                     f"{name}: {len(xml)} bytes, at most {self._limits.definition_bytes_max} are allowed"
                 )
             result = read_definitions(xml, limits=self._limits, adopt_java=adopt_java)
-            findings += [(name, finding) for finding in result.findings]
+            found = list(result.findings)
             runnable = [process for process in result.processes if process.executable]
             for process in runnable:
-                findings += [(name, finding) for finding in (*check_executable(process), *_start_findings(process))]
+                found += (*check_executable(process), *_start_findings(process))
             if not runnable and not any(finding.severity is Severity.ERROR for finding in result.findings):
-                findings.append((name, _file_finding("has no executable process")))
+                found.append(_file_finding("has no executable process"))
             for process in runnable:
                 if process.key in seen:
                     what = f"process key is used twice, also in {seen[process.key]}"
-                    findings.append((name, Finding(Severity.ERROR, process.position, process.key, "process", what)))
+                    found.append(Finding(Severity.ERROR, process.position, process.key, "process", what))
                 seen[process.key] = name
                 rows.append(self._row(process, xml, failure_policy, adopt_java))
+            findings += [(name, finding) for finding in capped(found)]
         return rows, findings
 
     def _row(

@@ -146,7 +146,7 @@ class TopicDispatcher:
         subscription = _roomiest(held for held in self._subscriptions.values() if held.filter is None)
         if subscription is None:
             return None
-        subscription.reserved += 1
+        subscription.reserve(task.task_id, len(task.variables))
         duration_ms = task.lock_duration_ms or subscription.lock_duration_ms
         return BirthLease(task.task_id, subscription.link.holder, duration_ms), subscription
 
@@ -236,7 +236,7 @@ class TopicDispatcher:
             raise
         finally:
             for pick in picks:
-                pick.subscription.reserved -= 1
+                pick.subscription.end_reservation(pick.task.task_id)
         assert isinstance(tasks, tuple)
         leased = [(task, pick.subscription) for task, pick in zip(tasks, picks, strict=True) if task is not None]
         self.statistics.refused += len(picks) - len(leased)
@@ -245,19 +245,13 @@ class TopicDispatcher:
         return True
 
     def _pick(self) -> list[_Pick]:
-        """As many as there is room for, but together not much more than a frame: of large tasks, none is leased long
-        before it can be sent.
-        """
-        limits = self._services.limits
         picks: list[_Pick] = []
-        size = 0
-        while self._ready and len(picks) < limits.commit_operations_max and size < limits.frame_bytes_max:
+        while self._ready and len(picks) < self._services.limits.commit_operations_max:
             pick = self._pick_filtered() if self.filters.are_active else self._pick_first()
             if pick is None:
                 break
-            pick.subscription.reserved += 1
+            pick.subscription.reserve(pick.task.task_id, pick.task.payload_bytes)
             picks.append(pick)
-            size += pick.task.payload_bytes
         return picks
 
     def _pick_first(self) -> _Pick | None:

@@ -36,6 +36,12 @@ class WorkerLink(Protocol):
     def vouches_for(self, task_id: str, fence: int) -> bool:
         """Its last report is younger than two heartbeats and contains the lease (consistency.md 18)."""
 
+    def reserve(self, payload_bytes: int) -> None:
+        """So much is about to be delivered, and counts against what it can take at once."""
+
+    def end_reservation(self, payload_bytes: int) -> None:
+        """It was delivered, or it will not be."""
+
     def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None: ...
 
     def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None: ...
@@ -56,8 +62,8 @@ class Subscription:
     variables: tuple[str, ...] | None = None
     """Only these variables are sent; None: all."""
     leases: dict[str, HeldLease] = attrs.field(factory=dict, repr=False)
-    reserved: int = 0
-    """Leases that are being asked of the store."""
+    reserved: dict[str, int] = attrs.field(factory=dict, repr=False)
+    """Tasks whose lease is being asked of the store, and about how many bytes they take."""
 
     @property
     def filter_text(self) -> str | None:
@@ -67,7 +73,15 @@ class Subscription:
     def room(self) -> int:
         if not self.link.accepts_work:
             return 0
-        return max(0, self.max_tasks - len(self.leases) - self.reserved)
+        return max(0, self.max_tasks - len(self.leases) - len(self.reserved))
+
+    def reserve(self, task_id: str, payload_bytes: int) -> None:
+        self.reserved[task_id] = payload_bytes
+        self.link.reserve(payload_bytes)
+
+    def end_reservation(self, task_id: str) -> None:
+        """The store has answered."""
+        self.link.end_reservation(self.reserved.pop(task_id))
 
 
 @attrs.define(eq=False)

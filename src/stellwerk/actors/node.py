@@ -178,7 +178,7 @@ class Node:
         await self._ask(instance_id, CancelInstance(reason))
 
     async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
-        """Set variables of the process's own scope by hand; others keep their values. Tasks that exist keep their payload.
+        """Set variables of the process's own scope by hand; others keep their values, and existing tasks their payload.
 
         :raises NotFound: there is no such instance; Conflict: it has ended.
         """

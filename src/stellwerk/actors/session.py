@@ -63,8 +63,6 @@ _LIVE_HEARTBEATS = 2
 _OFFER_BYTES = 600
 """What a task's envelope takes in a frame, at most, beside its variables, headers and texts of free length."""
 _MESSAGE_BYTES = 200
-_FRAMES_IN_FLIGHT_MAX = 2
-"""So many of the largest frames may await their confirmation; with one of them, no new work is taken."""
 
 
 @attrs.define
@@ -99,6 +97,8 @@ class WorkerSession:
         self._delivery_count = 0
         self._bytes_in_flight = 0
         """Of all deliveries that are not confirmed."""
+        self._bytes_reserved = 0
+        """Of tasks that are about to be delivered."""
         self._unconfirmed: int | None = None
         """A delivery that was taken back: no more work until the worker shows that it reads again."""
         self._last_heard = self._clock.monotonic()
@@ -124,9 +124,23 @@ class WorkerSession:
     def accepts_work(self) -> bool:
         if self.closed or self.draining or self._silent_for() > _LIVE_HEARTBEATS * self.heartbeat_ms / 1000:
             return False
-        if self._unconfirmed is not None or self._bytes_in_flight >= self._limits.frame_bytes_max:
+        if self._unconfirmed is not None or self._is_full:
             return False
         return not self._deliveries or self._deliveries[0].deadline > self._clock.monotonic()
+
+    @property
+    def _is_full(self) -> bool:
+        """A frame's worth of tasks is under way: large tasks go in turns, so that none is leased but not sent."""
+        return self._bytes_in_flight + self._bytes_reserved >= self._limits.frame_bytes_max
+
+    def reserve(self, payload_bytes: int) -> None:
+        self._bytes_reserved += payload_bytes
+
+    def end_reservation(self, payload_bytes: int) -> None:
+        was_full = self._is_full
+        self._bytes_reserved -= payload_bytes
+        if was_full and not self._is_full:
+            self._services.wake_dispatchers(self._subscriptions)
 
     @property
     def is_busy(self) -> bool:
@@ -146,7 +160,6 @@ class WorkerSession:
             self._services.spawn(self._give_back, [held for held, _ in leases], False)
             return
         frame: list[tuple[HeldLease, ExternalTask]] = []
-        too_many: list[HeldLease] = []
         size = 0
         for held, whole in leases:
             task = _with_selected_variables(whole, held.subscription)
@@ -157,15 +170,10 @@ class WorkerSession:
             if size + bytes_needed > self._limits.frame_bytes_max:
                 self._send_tasks(frame, size)
                 frame, size = [], 0
-            if self._bytes_in_flight + size + bytes_needed > _FRAMES_IN_FLIGHT_MAX * self._limits.frame_bytes_max:
-                too_many.append(held)
-                continue
             frame.append((held, task))
             size += bytes_needed
         if frame:
             self._send_tasks(frame, size)
-        if too_many:
-            self._services.spawn(self._give_back, too_many, False)
 
     def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
         notices = tuple(_renewed_lease(held, task, self._clock.monotonic()) for held, task in leases)

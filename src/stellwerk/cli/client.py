@@ -13,6 +13,8 @@ from stellwerk.cli.mistakes import CommandFailed, EngineUnreachable, Mistake
 __all__ = ["EngineClient", "Refused", "segment"]
 
 _ANSWER_SECONDS_MAX = 30.0
+_BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
+"""In the words of the worker SDK, which also takes ws and wss."""
 
 
 class Refused(Mistake):
@@ -35,13 +37,13 @@ class EngineClient:
     """One request at a time, each on a connection of its own."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             self._port = parts.port
         except ValueError:
-            raise Mistake(f"{url}: the port is no number") from None
+            raise Mistake(_BAD_URL.format(url)) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Mistake(f"{url}: the engine's URL looks like http://127.0.0.1:10560")
+            raise Mistake(_BAD_URL.format(url))
         self._url = url
         self._is_secure = parts.scheme == "https"
         self._host = parts.hostname
@@ -65,7 +67,8 @@ class EngineClient:
             response = connection.getresponse()
             return self._answer(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
-            raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}") from None
+            way_out = "start one with `stellwerk serve`, or name another with --url"
+            raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {way_out}") from None
         finally:
             connection.close()
 

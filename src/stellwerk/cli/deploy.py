@@ -1,4 +1,4 @@
-"""``stellwerk deploy``."""
+"""``stellwerk deploy`` and ``definitions``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cyclopts import Parameter
 from stellwerk.cli.client import EngineClient, Refused
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url
-from stellwerk.cli.output import print_json, say, warn
+from stellwerk.cli.output import print_json, print_table, say, short_instant, warn
 
-__all__ = ["deploy"]
+__all__ = ["definitions", "deploy"]
 
 
 def deploy(
@@ -23,7 +23,11 @@ def deploy(
         Literal["incident", "compensate"] | None, Parameter(help="What follows when a task fails for good.")
     ] = None,
     adopt_java: Annotated[
-        bool, Parameter(negative=(), help="Offer tasks that name Java classes or delegates to workers, too.")
+        bool,
+        Parameter(
+            negative=(),
+            help="Offer workers what a Java engine does itself: classes, beans, scripts, decisions.",
+        ),
     ] = False,
     url: Url = URL_DEFAULT,
     json: AsJson = False,
@@ -57,6 +61,17 @@ def deploy(
     return 0
 
 
+def definitions(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
+    """List the deployed processes, every version."""
+    rows = EngineClient(url).get("/definitions")["definitions"]
+    if json:
+        print_json(rows)
+        return 0
+    cells = [(row["key"], row["version"], row["name"], short_instant(row["deployed_at"])) for row in rows]
+    print_table("Definitions", ("process", "version", "name", "deployed (UTC)"), cells)
+    return 0
+
+
 def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
@@ -67,8 +82,8 @@ def _content(file: Path) -> bytes:
 def _with_findings(refused: Refused) -> Mistake:
     findings = refused.answer.get("findings")
     if not isinstance(findings, list) or not findings:
-        return refused
-    return Mistake("\n".join(_finding_line(finding) for finding in findings))
+        return Mistake(f"{refused}; nothing was deployed")
+    return Mistake("\n".join([*(_finding_line(finding) for finding in findings), "nothing was deployed"]))
 
 
 def _finding_line(finding: Mapping[str, Any]) -> str:

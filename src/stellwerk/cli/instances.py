@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import time
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stellwerk.cli.client import EngineClient, segment
-from stellwerk.cli.mistakes import ENDED_BADLY
+from stellwerk.cli.client import EngineClient, Refused, segment
+from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
+from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import print_json, print_table, reason_of_end, say, short_instant, warn
+from stellwerk.cli.output import incident_lines, print_json, print_table, reason_of_end, say, short_instant, warn
 
 __all__ = ["cancel", "instances", "start"]
 
 _WAIT_MS_MAX = 20_000
 """One request waits so long at most; then it is asked again."""
 _PAUSE_SECONDS = 0.1
+_NAMED_MAX = 10
+"""So many deployed processes are named to whoever asks for another."""
 
 
 def start(
@@ -51,7 +56,12 @@ def start(
         "start_event_id": start_event,
         "version": version,
     }
-    instance_id = str(client.post("/instances", body)["instance_id"])
+    try:
+        instance_id = str(client.post("/instances", body)["instance_id"])
+    except Refused as refused:
+        if refused.status != HTTPStatus.NOT_FOUND:
+            raise
+        raise _with_known_processes(client, refused, process) from None
     if not wait:
         print_json({"instance_id": instance_id}) if json else say(instance_id)
         return 0
@@ -60,6 +70,19 @@ def start(
     view = _wait_for_end(client, instance_id, timeout)
     print_json(_outcome(view)) if json else _say_outcome(view)
     return 0 if view["status"] == "COMPLETED" else ENDED_BADLY
+
+
+def _with_known_processes(client: EngineClient, refused: Refused, process: str) -> Mistake:
+    definitions = client.get("/definitions")["definitions"]
+    versions = [str(row["version"]) for row in definitions if row["key"] == process]
+    if versions:
+        return Mistake(f"{refused}; its versions: {', '.join(versions)}")
+    keys = sorted({row["key"] for row in definitions})
+    if not keys:
+        return Mistake(f"{refused}, nor any other: stellwerk deploy FILE")
+    known = difflib.get_close_matches(process, keys, n=3) or keys[:_NAMED_MAX]
+    more = "" if len(known) == len(keys) else f" (of {len(keys)}; see: stellwerk definitions)"
+    return Mistake(f"{refused}; deployed: {', '.join(known)}{more}")
 
 
 def _wait_for_end(client: EngineClient, instance_id: str, seconds_max: float | None) -> dict[str, Any]:
@@ -90,7 +113,10 @@ def _say_outcome(view: dict[str, Any]) -> None:
     if reason is not None:
         warn(reason)
     for incident in view["incidents"]:
-        warn(f"incident {incident['incident_id']} at {incident['element_id']}: {incident['message']}")
+        for line in incident_lines(incident):
+            warn(line)
+    if view["status"] == "RUNNING" and not view["incidents"]:
+        warn(f"still running; see: stellwerk show {view['instance_id']}")
 
 
 def _compact(value: object) -> str:
@@ -122,15 +148,22 @@ def instances(
         print_json(page)
         return 0
     rows = [
-        (row["instance_id"], row["definition_id"], row["business_key"], row["status"], short_instant(row["started_at"]))
+        (
+            row["instance_id"],
+            row["definition_id"],
+            row["business_key"],
+            row["status"],
+            short_instant(row["started_at"])[:19],
+        )
         for row in page
     ]
-    print_table("Instances", ("instance", "definition", "business key", "status", "started (UTC)"), rows)
+    columns = ("instance", "definition", "business key", "status", "started (UTC)")
+    print_table("Instances", columns, rows, whole=("instance", "status"))
     return 0
 
 
 def cancel(
-    instance: Annotated[str, Parameter(help="Id of the instance.")],
+    instance: InstanceId,
     /,
     *,
     reason: Annotated[str, Parameter(help="Goes into the history.")] = "cancelled by an operator",
@@ -142,6 +175,8 @@ def cancel(
 
         stellwerk cancel 0199f2a4-... --reason "ordered twice"
     """
-    EngineClient(url).post(f"/instances/{segment(instance)}/cancel", {"reason": reason})
-    say(f"cancelled {instance}")
+    client = EngineClient(url)
+    instance_id = find_id(client, instance, INSTANCES)
+    client.post(f"/instances/{segment(instance_id)}/cancel", {"reason": reason})
+    say(f"cancelled {instance_id}")
     return 0

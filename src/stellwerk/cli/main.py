@@ -5,7 +5,9 @@ Each command lives in a module of its own, which imports the engine, trio or ric
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -13,10 +15,10 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from stellwerk.cli.deploy import deploy
+from stellwerk.cli.deploy import definitions, deploy
 from stellwerk.cli.instances import cancel, instances, start
 from stellwerk.cli.mistakes import CommandFailed, Mistake
-from stellwerk.cli.operate import complete, incidents, message, resolve, user_tasks
+from stellwerk.cli.operate import complete, incidents, message, resolve, set_variables, user_tasks
 from stellwerk.cli.output import warn
 from stellwerk.cli.serve import serve
 from stellwerk.cli.show import show
@@ -51,6 +53,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
     ("serve", serve, _RUNNING),
     ("worker", worker, _RUNNING),
     ("deploy", deploy, _PROCESSES),
+    ("definitions", definitions, _PROCESSES),
     ("start", start, _PROCESSES),
     ("show", show, _PROCESSES),
     ("instances", instances, _PROCESSES),
@@ -59,6 +62,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
     ("complete", complete, _OPERATING),
     ("incidents", incidents, _OPERATING),
     ("resolve", resolve, _OPERATING),
+    ("set-variables", set_variables, _OPERATING),
     ("cancel", cancel, _OPERATING),
 )
 
@@ -92,10 +96,15 @@ def _make_app() -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    app.command(_demo, name="demo", group=_RUNNING)
-    for name, function, group in _COMMANDS:
-        app.command(function, name=name, group=group)
+    for name, function, group in (("demo", _demo, _RUNNING), *_COMMANDS):
+        app.command(function, name=name, group=group, help=_flowing(inspect.getdoc(function) or ""))
     return app
+
+
+def _flowing(text: str) -> str:
+    """Each paragraph on one line, to be wrapped for the terminal that it is shown in; examples stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else " ".join(part.split()) for part in paragraphs)
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -123,9 +132,8 @@ def _fail(error: CommandFailed) -> int:
 
 
 def _names_a_place(line: str) -> bool:
-    """``order.bpmn:3:7: …``: as compilers print it, so that editors find the place."""
-    pieces = line.split(":", 3)
-    return len(pieces) == 4 and pieces[1].isdigit() and pieces[2].isdigit()
+    """``order.bpmn:3:7: …`` or ``shop.py:7: …``: as compilers print it, so that editors find the place."""
+    return re.match(r"[^:]+:\d+:(\d+:)? ", line) is not None
 
 
 def main() -> None:

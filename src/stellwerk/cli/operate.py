@@ -1,4 +1,4 @@
-"""``stellwerk message``, ``complete`` and ``resolve``, and the lists of what waits for them."""
+"""``stellwerk message``, ``complete``, ``resolve`` and ``set-variables``, and the lists of what waits for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from stellwerk.cli.client import EngineClient, segment
+from stellwerk.cli.ids import INCIDENTS, INSTANCES, USER_TASKS, InstanceId, find_id, find_row
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import print_json, print_table, say, short_instant
+from stellwerk.cli.output import incident_lines, print_json, say, user_task_lines, warn
 
-__all__ = ["complete", "incidents", "message", "resolve", "user_tasks"]
+__all__ = ["complete", "incidents", "message", "resolve", "set_variables", "user_tasks"]
+
+_TTL_MS_DEFAULT = 3_600_000
 
 
 def message(
@@ -22,6 +25,7 @@ def message(
     ttl_seconds: Annotated[float | None, Parameter(help="How long it waits for a receiver. Default: an hour.")] = None,
     message_id: Annotated[str | None, Parameter(help="The same one again is no second message.")] = None,
     url: Url = URL_DEFAULT,
+    json: AsJson = False,
 ) -> int:
     """Publish a message: it reaches whoever waits for it, or starts an instance.
 
@@ -29,19 +33,32 @@ def message(
 
         stellwerk message "payment received" --key A-17 --variables '{"amount": 12.5}'
     """
+    ttl_ms = None if ttl_seconds is None else int(ttl_seconds * 1000)
     body = {
         "name": name,
         "key": key,
         "variables": read_object(variables),
-        "ttl_ms": None if ttl_seconds is None else int(ttl_seconds * 1000),
+        "ttl_ms": ttl_ms,
         "message_id": message_id,
     }
-    say(str(EngineClient(url).post("/messages", body)["message_id"]))
+    answer = EngineClient(url).post("/messages", body)
+    if json:
+        print_json(answer)
+        return 0
+    kept = _duration(_TTL_MS_DEFAULT if ttl_ms is None else ttl_ms)
+    say(f"published {answer['message_id']} (kept up to {kept} until something waits for it)")
     return 0
 
 
+def _duration(milliseconds: int) -> str:
+    for unit, size in (("h", 3_600_000), ("min", 60_000)):
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds / 1000:g} s"
+
+
 def complete(
-    user_task: Annotated[str, Parameter(help="Id of the user task.")],
+    user_task: Annotated[str, Parameter(help="Id of the user task, or its unique beginning.")],
     /,
     *,
     variables: Variables = "{}",
@@ -53,16 +70,22 @@ def complete(
 
         stellwerk complete 0199f2a4-... --variables '{"approved": true}'
     """
-    EngineClient(url).post(f"/user-tasks/{segment(user_task)}/complete", {"variables": read_object(variables)})
-    say(f"completed {user_task}")
+    given = read_object(variables)
+    client = EngineClient(url)
+    user_task_id = find_id(client, user_task, USER_TASKS)
+    client.post(f"/user-tasks/{segment(user_task_id)}/complete", {"variables": given})
+    say(f"completed {user_task_id}")
     return 0
 
 
 def resolve(
-    incident: Annotated[str, Parameter(help="Id of the incident.")],
+    incident: Annotated[str, Parameter(help="Id of the incident, or its unique beginning.")],
     /,
     *,
     retries: Annotated[int, Parameter(help="How many attempts the task gets.")] = 1,
+    variables: Annotated[
+        str | None, Parameter(help="Set these variables of the process first: a JSON object, or @FILE.")
+    ] = None,
     url: Url = URL_DEFAULT,
 ) -> int:
     """Resolve an incident: the instance tries again from where it stands.
@@ -70,9 +93,33 @@ def resolve(
     For example:
 
         stellwerk resolve 0199f2a4-... --retries 3
+        stellwerk resolve 0199f2a4-... --variables '{"amount": 12.5}'
     """
-    EngineClient(url).post(f"/incidents/{segment(incident)}/resolve", {"retries": retries})
-    say(f"resolved {incident}")
+    given = None if variables is None else read_object(variables)
+    client = EngineClient(url)
+    incident_id = find_id(client, incident, INCIDENTS)
+    if given is not None:
+        found = find_row(client, incident_id, INCIDENTS)
+        client.post(f"/instances/{segment(str(found['instance_id']))}/variables", {"variables": given})
+        if found["task_id"] is not None:
+            warn("note: the failed task keeps the payload that it was created with; later steps see the variables")
+    client.post(f"/incidents/{segment(incident_id)}/resolve", {"retries": retries})
+    say(f"resolved {incident_id}")
+    return 0
+
+
+def set_variables(instance: InstanceId, /, *, variables: Variables, url: Url = URL_DEFAULT) -> int:
+    """Set variables of a running instance's process. The others keep their values.
+
+    For example:
+
+        stellwerk set-variables 0199f2a4-... --variables '{"amount": 12.5}'
+    """
+    given = read_object(variables)
+    client = EngineClient(url)
+    instance_id = find_id(client, instance, INSTANCES)
+    client.post(f"/instances/{segment(instance_id)}/variables", {"variables": given})
+    say(f"set {', '.join(sorted(given)) or 'nothing'} in {instance_id}")
     return 0
 
 
@@ -82,19 +129,12 @@ def incidents(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
     if json:
         print_json(rows)
         return 0
-    columns = ("incident", "instance", "kind", "element", "since (UTC)", "message")
-    cells = [
-        (
-            row["incident_id"],
-            row["instance_id"],
-            row["kind"],
-            row["element_id"],
-            short_instant(row["opened_at"]),
-            row["message"],
-        )
-        for row in rows
-    ]
-    print_table("Incidents", columns, cells)
+    if not rows:
+        say("Incidents: none")
+    for row in rows:
+        for line in incident_lines(row, with_instance=True):
+            say(line)
+        say("")
     return 0
 
 
@@ -104,17 +144,10 @@ def user_tasks(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
     if json:
         print_json(rows)
         return 0
-    columns = ("user task", "instance", "element", "name", "assignee", "since (UTC)")
-    cells = [
-        (
-            row["user_task_id"],
-            row["instance_id"],
-            row["element_id"],
-            row["name"],
-            row["assignee"],
-            short_instant(row["created_at"]),
-        )
-        for row in rows
-    ]
-    print_table("User tasks", columns, cells)
+    if not rows:
+        say("User tasks: none")
+    for row in rows:
+        for line in user_task_lines(row, with_instance=True):
+            say(line)
+        say("")
     return 0

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "print_table", "reason_of_end", "say", "short_instant", "warn"]
+__all__ = [
+    "console",
+    "incident_lines",
+    "print_json",
+    "print_table",
+    "reason_of_end",
+    "say",
+    "short_instant",
+    "user_task_lines",
+    "warn",
+]
 
 _PIPE_WIDTH = 240
-"""Columns where no terminal says how wide it is: nothing is cut off in a pipe or file."""
+"""Columns where neither a terminal nor COLUMNS says how wide it is: little is folded in a pipe or file."""
 
 
 def say(line: str) -> None:
@@ -31,22 +42,57 @@ def print_json(value: object) -> None:
 def console() -> Console:
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(markup=False, highlight=False, emoji=False, width=None if is_known else _PIPE_WIDTH)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table under its title; says so where there are no rows."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()
+) -> None:
+    """A table under its title, as wide as there is room; says so where there are no rows.
+
+    :param whole: columns that are folded last: ids must be easy to copy.
+    """
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    headers = [Column(name, no_wrap=name in whole, overflow="fold") for name in columns]
+    table = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell), overflow="fold") for cell in row))
     say(title if table.row_count else f"{title}: none")
     if table.row_count:
         console().print(table)
         say("")
+
+
+def incident_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> list[str]:
+    """An open incident, and the way out."""
+    since = f", since {short_instant(row['opened_at'])} UTC"
+    return [
+        f"incident {row['incident_id']} at {row['element_id']} ({row['kind']}{since}): {row['message']}",
+        *([f"  instance {row['instance_id']}"] if with_instance else []),
+        f"  resolve with: stellwerk resolve {row['incident_id']}",
+    ]
+
+
+def user_task_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> list[str]:
+    """An open user task: who may do it, with what and until when."""
+    name = f"{row['name']} ({row['element_id']})" if row["name"] else row["element_id"]
+    details = {
+        "instance": row["instance_id"] if with_instance else None,
+        "assignee": row["assignee"],
+        "users": ", ".join(row["candidate_users"]),
+        "groups": ", ".join(row["candidate_groups"]),
+        "form": row["form"],
+        "due": row["due_at"],
+        "since": f"{short_instant(row['created_at'])} UTC",
+    }
+    return [
+        f"user task {row['user_task_id']}: {name}",
+        *(f"  {label:<9} {value}" for label, value in details.items() if value),
+    ]
 
 
 def reason_of_end(view: Mapping[str, Any]) -> str | None:

@@ -8,17 +8,29 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from stellwerk.cli.client import EngineClient, segment
+from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url
-from stellwerk.cli.output import print_json, print_table, reason_of_end, say, short_instant
+from stellwerk.cli.output import (
+    incident_lines,
+    print_json,
+    print_table,
+    reason_of_end,
+    say,
+    short_instant,
+    user_task_lines,
+)
 
 __all__ = ["show"]
 
+_LINES_MAX = 12
+"""Of the last failure's details."""
+
 
 def show(
-    instance: Annotated[str, Parameter(help="Id of the instance.")],
+    instance: InstanceId,
     /,
     *,
-    history: Annotated[bool, Parameter(negative=(), help="Also every step that it took.")] = False,
+    history: Annotated[bool, Parameter(negative=(), help="Also every step and every failure.")] = False,
     url: Url = URL_DEFAULT,
     json: AsJson = False,
 ) -> int:
@@ -30,15 +42,18 @@ def show(
         stellwerk show 0199f2a4-... --history
         stellwerk show 0199f2a4-... --json
     """
-    view = EngineClient(url).get(f"/instances/{segment(instance)}")
+    client = EngineClient(url)
+    view = client.get(f"/instances/{segment(find_id(client, instance, INSTANCES))}")
     if json:
         print_json(view if history else {name: value for name, value in view.items() if name != "history"})
         return 0
     _say_summary(view)
     _print_tokens(view)
     _print_variables(view)
-    _print_tasks(view)
-    _print_waiting(view)
+    for task in view["tasks"]:
+        _print_task(task)
+    _say_failures(view, every=history)
+    _say_waiting(view)
     if history:
         _print_history(view)
     return 0
@@ -71,48 +86,77 @@ def _print_variables(view: Mapping[str, Any]) -> None:
     print_table("Variables", ("name", "value"), rows)
 
 
-def _print_tasks(view: Mapping[str, Any]) -> None:
-    rows = [row for task in view["tasks"] for row in _task_rows(task)]
-    print_table(
-        "Tasks", ("element", "topic", "state", "retries left", "lease", "worker", "from (UTC)", "to (UTC)", "end"), rows
-    )
-
-
-def _task_rows(task: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """One row for the task itself, then one for each of its leases in order."""
-    head = (task["element_id"], task["topic"], task["state"], f"{task['retries_left']} of {task['retries']}")
+def _print_task(task: Mapping[str, Any]) -> None:
+    """The task itself, then each of its leases in order."""
+    retries = f"{task['retries_left']} of {task['retries']} retries left"
+    title = f"Task {task['element_id']}: topic {task['topic']}, {task['state']}, {retries}"
     leases = [_attempt_row(attempt) for attempt in task["attempts"]]
     lease = task["lease"]
     if lease is not None and all(attempt["fence"] != lease["fence"] for attempt in task["attempts"]):
         leases.append(_lease_row(task, lease))
     if not leases:
-        return [(*head, "", "", short_instant(task["created_at"]), "", task["error_message"])]
-    first, *others = leases
-    return [(*head, *first), *(("", "", "", "", *other) for other in others)]
+        say(f"{title}, no lease yet")
+        if task["error_message"] is not None:
+            say(f"  {task['error_message']}")
+        say("")
+        return
+    print_table(title, ("fence", "worker", "from (UTC)", "to", "end"), leases, whole=("fence", "from (UTC)", "to"))
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[object, ...]:
     end = attempt["end"] if attempt["message"] is None else f"{attempt['end']}: {attempt['message']}"
-    times = (short_instant(attempt["since"]), short_instant(attempt["ended_at"]))
-    return (attempt["fence"], attempt["worker_id"], *times, end)
+    return (attempt["fence"], attempt["worker_id"], *_span(attempt["since"], attempt["ended_at"]), end)
 
 
 def _lease_row(task: Mapping[str, Any], lease: Mapping[str, Any]) -> tuple[object, ...]:
     held = task["state"] == "LOCKED"
     end = "held until then" if held else task["outcome"] or task["state"].lower()
     until = lease["until"] if held else task["updated_at"]
-    return (lease["fence"], lease["worker_id"], short_instant(lease["since"]), short_instant(until), end)
+    return (lease["fence"], lease["worker_id"], *_span(lease["since"], until), end)
 
 
-def _print_waiting(view: Mapping[str, Any]) -> None:
-    if view["user_tasks"]:
-        rows = [
-            (task["user_task_id"], task["element_id"], task["name"], task["assignee"]) for task in view["user_tasks"]
-        ]
-        print_table("User tasks", ("user task", "element", "name", "assignee"), rows)
-    if view["incidents"]:
-        found = [(row["incident_id"], row["kind"], row["element_id"], row["message"]) for row in view["incidents"]]
-        print_table("Incidents", ("incident", "kind", "element", "message"), found)
+def _span(since: str, until: str) -> tuple[str, str]:
+    """Without the date of the end where it is the same."""
+    start, end = short_instant(since), short_instant(until)
+    return start, end.removeprefix(start[: len("2026-01-01 ")])
+
+
+def _say_failures(view: Mapping[str, Any], *, every: bool) -> None:
+    """What handlers reported beside the message: tracebacks, mostly."""
+    failures = [
+        (attempt["ended_at"], task["element_id"], attempt)
+        for task in view["tasks"]
+        for attempt in task["attempts"]
+        if attempt["details"] is not None
+    ]
+    failures.sort(key=lambda failure: failure[0])
+    for _, element_id, attempt in failures if every else failures[-1:]:
+        say(f"{'Failure' if every else 'Last failure'} at {element_id}, fence {attempt['fence']}")
+        lines = _detail_lines(attempt["details"])
+        left_out = 0 if every else max(0, len(lines) - _LINES_MAX)
+        if left_out:
+            say(f"  … {left_out} lines more: --history")
+        for line in lines[left_out:]:
+            say(f"  {line}")
+        say("")
+
+
+def _detail_lines(details: object) -> list[str]:
+    from stellwerk.json_values import dumps
+
+    match details:
+        case {"traceback": str(text)} | str(text):
+            return text.rstrip().splitlines()
+        case _:
+            return [dumps(details).decode()]
+
+
+def _say_waiting(view: Mapping[str, Any]) -> None:
+    found = [*map(user_task_lines, view["user_tasks"]), *map(incident_lines, view["incidents"])]
+    for lines in found:
+        for line in lines:
+            say(line)
+        say("")
 
 
 def _print_history(view: Mapping[str, Any]) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import CommandFailed, Mistake
+from stellwerk.cli.output import warn
 
 if TYPE_CHECKING:
     from stellwerk.worker import Worker
 
 __all__ = ["worker"]
+
+_PACKAGE = Path(__file__).parents[1]
+_DEBUG = "STELLWERK_DEBUG"
 
 
 def worker(
@@ -29,7 +36,7 @@ def worker(
     """Run a worker that a Python module defines, until it is told to stop.
 
     The module is sought from the current directory on. SIGTERM or Ctrl-C: it takes no new tasks and finishes what it
-    has.
+    has. Its log goes to standard error. With STELLWERK_DEBUG=1 an error in the module is shown with its traceback.
 
     For example:
 
@@ -52,19 +59,38 @@ def worker(
 
 
 def _load(target: str) -> Worker:
-    from stellwerk.errors import StellwerkError
     from stellwerk.worker import load_worker
 
     try:
         return load_worker(target)
-    except StellwerkError as error:
-        raise Mistake(error.message) from None
     except Exception as error:  # noqa: BLE001 - whatever the module does when it is imported
-        raise Mistake(f"{target}: {_where(error)}{type(error).__name__}: {error}") from None
+        if os.environ.get(_DEBUG):
+            warn(traceback.format_exc().rstrip())
+        raise Mistake(_as_line(target, error)) from None
 
 
-def _where(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+def _as_line(target: str, error: Exception) -> str:
+    """``shop.py:7: TypeError: …``, as compilers print it."""
+    from stellwerk.errors import StellwerkError
+
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, StellwerkError):
+        what = error.message
+    elif isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    if frames:
+        return f"{_short(frames[-1].filename)}:{frames[-1].lineno}: {what}"
+    return what if isinstance(error, StellwerkError) else f"{target}: {what}"
+
+
+def _is_users(filename: str) -> bool:
+    """Neither Python's own, nor installed, nor ours: there the mistake is, wherever it was noticed."""
+    path = Path(filename)
+    foreign = (_PACKAGE, Path(sys.prefix), Path(sys.base_prefix, "lib"))
+    return path.is_absolute() and not any(path.is_relative_to(directory) for directory in foreign)
+
+
+def _short(filename: str) -> str:
+    path, here = Path(filename), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else filename

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stellwerk.model.findings import sorted_by_position
+from stellwerk.model.findings import capped, sorted_by_position
 from stellwerk.model.java import java_implementation
 from stellwerk.model.process import (
     Activity,
@@ -36,7 +36,8 @@ from stellwerk.model.process import (
 __all__ = ["check_executable"]
 
 _LATER = "cannot run yet"
-_INSIDE = "cannot run inside the engine: give the task a topic, or adopt it for workers"
+_ADOPT = "give it a topic, or adopt it for workers (stellwerk deploy --adopt-java)"
+_INSIDE = f"cannot run inside the engine: {_ADOPT}"
 
 _GATEWAYS = (GatewayKind.EXCLUSIVE, GatewayKind.PARALLEL)
 _SUBPROCESSES = (SubProcessKind.EMBEDDED,)
@@ -54,7 +55,7 @@ _EVENTS: dict[EventPosition, tuple[type[EventDefinition], ...]] = {
 
 def check_executable(process: Process) -> tuple[Finding, ...]:
     """What keeps the process from being run, and warnings about what its author may have meant otherwise."""
-    return sorted_by_position(list(_Checks(process).findings()))
+    return capped(sorted_by_position(list(_Checks(process).findings())))
 
 
 class _Checks:
@@ -127,6 +128,8 @@ class _Checks:
             yield _warning(node, "no compensation boundary event leads to this handler")
 
     def _check_task(self, node: Task) -> Iterator[Finding]:
+        if node.kind is TaskKind.RECEIVE and node.message is None:
+            yield _error(node, "the receive task names no message: nothing could ever complete it")
         if node.kind not in _FOR_WORKERS or node.work is not None:
             return
         implementation = java_implementation(node.headers)
@@ -134,7 +137,7 @@ class _Checks:
             kind, value = implementation
             yield _error(node, f'{kind} "{value}" {_INSIDE}')
         elif node.decision is not None:
-            yield _error(node, f'the decision "{node.decision}" {_LATER}')
+            yield _error(node, f'the decision "{node.decision}" {_LATER}: {_ADOPT}')
         elif node.script is not None:
             language = f" in {node.script.language}" if node.script.language else ""
             yield _error(node, f"a script{language} {_INSIDE}")
@@ -213,6 +216,9 @@ def _problem(event: Event, definition: EventDefinition) -> str | None:
         return f"a timer cycle {_LATER}"
     throws = event.where in (EventPosition.THROW, EventPosition.END)
     if isinstance(definition, MessageDefinition) and throws and event.work is None:
+        implementation = java_implementation(event.headers)
+        if implementation is not None:
+            return f'{implementation[0]} "{implementation[1]}" {_INSIDE}'
         return f"throwing a message {_LATER}, unless a topic gives it to workers"
     return None
 

@@ -10,6 +10,7 @@ from stellwerk.model.dialects import read_extensions
 from stellwerk.model.expressions import Expression, literal
 from stellwerk.model.extensions import Extensions, Reading, check_topic
 from stellwerk.model.java import adopted_topic
+from stellwerk.model.notation import shown
 from stellwerk.model.process import (
     CancelDefinition,
     CompensationDefinition,
@@ -89,6 +90,10 @@ def _referenced_definition(reference: Element, reading: Reading) -> list[Element
     if definition is None:
         reading.findings.error(reference, f'no event definition has the id "{reference.text.strip()}"')
         return []
+    elements_max = reading.limits.definition_elements_max
+    if not reading.roots.take(definition, elements_max):
+        reading.findings.error(reference, f"the event definitions referred to have more than {elements_max} elements")
+        return []
     return [definition]
 
 
@@ -130,6 +135,14 @@ def _work(definitions: list[Element], event_id: str, context: _Context) -> Exter
 # --- definitions ---
 
 
+def undeclared(holder: Element, attribute: str, taken_as: str, reference: str, reading: Reading) -> str:
+    """What a reference that leads nowhere stands for: itself. Many files rely on that, and some only mistype it."""
+    name = reading.roots.resolved(reference)
+    what = f"is declared nowhere in this file: taken as {taken_as} itself"
+    reading.findings.warning(holder, f"{attribute} {shown(name)} {what}")
+    return name
+
+
 def message_definition(holder: Element, found: Extensions, reading: Reading) -> MessageDefinition | None:
     """The message that an event definition or a task refers to by ``messageRef`` or by its operation; None without."""
     expression = vendor_attribute(holder, "messageExpression")
@@ -140,17 +153,19 @@ def message_definition(holder: Element, found: Extensions, reading: Reading) -> 
         return None
     declared = reading.roots.find("message", reference)
     if declared is None:
-        return MessageDefinition(literal(reading.roots.resolved(reference)), found.correlation_key)
-    name = declared.get("name") or declared.get("id") or ""
-    key = found.correlation_key
-    if key is None:
-        key = read_extensions(declared, reading).correlation_key
-    return MessageDefinition(reading.texts.template(declared, name), key)
+        name = undeclared(holder, "messageRef", "the message's name", reference, reading)
+        return MessageDefinition(literal(name), found.correlation_key)
+    if declared not in reading.message_keys:
+        reading.message_keys[declared] = read_extensions(declared, reading).correlation_key
+    key = reading.message_keys[declared] if found.correlation_key is None else found.correlation_key
+    return MessageDefinition(reading.texts.template(declared, declared.get("name") or declared.get("id") or ""), key)
 
 
 def _message_of_operation(holder: Element, reading: Reading) -> str | None:
     reference = holder.get("operationRef") or text_of(bpmn_child(holder, "operationRef"))
     operation = reading.roots.find("operation", reference) if reference else None
+    if reference and operation is None:
+        reading.findings.warning(holder, f"operationRef {shown(reference)} is declared nowhere in this file")
     return text_of(bpmn_child(operation, "inMessageRef")) if operation is not None else None
 
 
@@ -182,10 +197,21 @@ def _code(definition: Element, kind: str, context: _Context) -> Expression | Non
         code = None
     else:
         declared = reading.roots.find(kind, reference)
-        code = reading.roots.resolved(reference) if declared is None else _declared_code(declared, kind, reading)
+        if declared is None:
+            code = undeclared(definition, f"{kind}Ref", f"the {kind} code", reference, reading)
+        else:
+            code = _declared_code(declared, kind, reading)
+            _check_catches_all(definition, code, kind, context)
     if code is None and context.throws and kind == "error":
         reading.findings.error(definition, "the error that is thrown has no code")
     return reading.texts.optional_template(definition, code)
+
+
+def _check_catches_all(definition: Element, code: str | None, kind: str, context: _Context) -> None:
+    """A catching event that names an error without code says less than it seems to."""
+    if code is None and not context.throws:
+        reference = shown(definition.get(f"{kind}Ref") or "")
+        context.reading.findings.warning(definition, f"the {kind} {reference} has no {kind}Code: every code is caught")
 
 
 def _declared_code(declared: Element, kind: str, reading: Reading) -> str | None:
@@ -222,7 +248,7 @@ def _signal(definition: Element, context: _Context) -> EventDefinition:
         return SignalDefinition(literal(""))
     declared = reading.roots.find("signal", reference)
     if declared is None:
-        return SignalDefinition(literal(reading.roots.resolved(reference)))
+        return SignalDefinition(literal(undeclared(definition, "signalRef", "the signal's name", reference, reading)))
     return SignalDefinition(reading.texts.template(declared, declared.get("name") or declared.get("id") or ""))
 
 

@@ -31,6 +31,8 @@ class Reading:
     adopt_java: bool
     default_priority: Expression | None = None
     """Camunda's ``taskPriority`` of the process."""
+    message_keys: dict[Element, Expression | None] = attrs.field(factory=dict)
+    """The correlation keys of declared messages: many elements may refer to one, it is read once."""
 
 
 @attrs.define(kw_only=True)
@@ -81,8 +83,10 @@ def check_topic(work: ExternalWork | None, element: Element, reading: Reading) -
     if work is None or not work.topic.is_literal:
         return
     topic, longest = work.topic.literal_value, reading.limits.topic_chars_max
-    if isinstance(topic, str) and not 0 < len(topic) <= longest:
-        reading.findings.error(element, f"a topic has 1 to {longest} characters, not {len(topic)}")
+    if isinstance(topic, bool) or not isinstance(topic, str | int | float):
+        reading.findings.error(element, "the topic is no text")
+    elif not 0 < len(str(topic)) <= longest:
+        reading.findings.error(element, f"a topic has 1 to {longest} characters, not {len(str(topic))}")
 
 
 def keep_as_header(extension: Element, headers: dict[str, str]) -> None:

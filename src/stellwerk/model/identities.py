@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from stellwerk.limits import Limits
 from stellwerk.model.findings import Findings
+from stellwerk.model.notation import shown
 from stellwerk.model.xml import Element
 
 __all__ = ["Identities"]
+
+_KEY = re.compile(r"[\w.-]+")
 
 
 class Identities:
@@ -34,6 +39,14 @@ class Identities:
             return self.make_up(given, element)
         self._taken[given] = element
         return given
+
+    def claim_key(self, element: Element) -> str:
+        """The id of a process, its key: it stands in addresses, and in ``key:version``."""
+        key = self.claim(element)
+        if element.get("id") == key and not _KEY.fullmatch(key):
+            what = "has letters, digits, underscores, hyphens and dots only"
+            self._findings.error(element, f"the id of a process {what}, not {shown(key)}")
+        return key
 
     def make_up(self, stem: str, element: Element) -> str:
         """``stem#n``, with the first number that makes an id that nobody has."""

@@ -26,8 +26,12 @@ _INSTANT = re.compile(
     r"(?:(?:@(?P<zone>[\w/+-]+))|\[(?P<bracket>[\w/+-]+)\])?)?",
     re.ASCII,
 )
-_YEARS_MAX = 9_000
+_YEARS_MAX = 1_000
+"""For durations: from now on, none leads beyond the year 9999."""
+_INSTANT_MS_MIN = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+_INSTANT_MS_MAX = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _ZONE_CHARS_MAX = 64
+_BEYOND = "a date beyond the year 9999, or before the year 1"
 
 
 @attrs.frozen
@@ -71,15 +75,21 @@ def add(instant_ms: InstantMs, duration: Duration) -> InstantMs:
     :raises ValueError: when that is beyond the year 9999 or before the year 1.
     """
     if duration.months == 0:
-        return instant_ms + duration.ms
+        return _within_calendar(instant_ms + duration.ms)
     try:
         moment = EPOCH + timedelta(milliseconds=instant_ms)
         year, month0 = divmod(moment.year * 12 + moment.month - 1 + duration.months, 12)
         day = min(moment.day, calendar.monthrange(year, month0 + 1)[1])
         moved = moment.replace(year=year, month=month0 + 1, day=day)
     except (OverflowError, ValueError, calendar.IllegalMonthError):
-        raise ValueError("a date beyond the year 9999") from None
-    return _to_ms(moved) + duration.ms
+        raise ValueError(_BEYOND) from None
+    return _within_calendar(_to_ms(moved) + duration.ms)
+
+
+def _within_calendar(instant_ms: InstantMs) -> InstantMs:
+    if not _INSTANT_MS_MIN <= instant_ms <= _INSTANT_MS_MAX:
+        raise ValueError(_BEYOND)
+    return instant_ms
 
 
 def parse_instant(text: str) -> InstantMs:
@@ -102,7 +112,7 @@ def parse_instant(text: str) -> InstantMs:
         instant_ms = _to_ms(moment) + _milliseconds(match["fraction"])
     except (ValueError, OverflowError) as error:
         raise ValueError(f'"{text}" does not exist: {error}') from None
-    return instant_ms + (_DAY_MS if end_of_day else 0)
+    return _within_calendar(instant_ms + (_DAY_MS if end_of_day else 0))
 
 
 def _zone(match: re.Match[str]) -> tzinfo:

@@ -12,6 +12,7 @@ from stellwerk.model.expressions import Expression, literal
 from stellwerk.model.extensions import Extensions, Reading, check_topic
 from stellwerk.model.java import adopted_topic
 from stellwerk.model.loops import read_loop
+from stellwerk.model.notation import shown
 from stellwerk.model.process import (
     Activity,
     CallActivity,
@@ -152,8 +153,15 @@ def _work(
     element: Element, node_id: str, script: Script | None, found: Extensions, reading: Reading
 ) -> ExternalWork | None:
     work = found.work(adopted_topic(node_id, found.headers, reading))
-    if work is None and (reading.dialect in _TOPIC_IS_ID or (script is not None and reading.adopt_java)):
+    inside = script is not None or found.decision is not None
+    if work is None and inside and reading.adopt_java:
         work = found.work(literal(node_id))
+    elif work is None and reading.dialect in _TOPIC_IS_ID:
+        work = found.work(literal(node_id))
+        script_too = "" if script is None else "; the engine does not run the script"
+        reading.findings.warning(
+            element, f"no topic is given: workers get this under its id {shown(node_id)}{script_too}"
+        )
     check_topic(work, element, reading)
     return work
 
@@ -161,10 +169,7 @@ def _work(
 def _task_message(element: Element, kind: TaskKind, found: Extensions, reading: Reading) -> MessageDefinition | None:
     if kind not in (TaskKind.RECEIVE, TaskKind.SEND):
         return None
-    message = message_definition(element, found, reading)
-    if message is None and kind is TaskKind.RECEIVE and reading.dialect is Dialect.ZEEBE:
-        reading.findings.error(element, "the receive task names no message")
-    return message
+    return message_definition(element, found, reading)
 
 
 def _user(element: Element, found: Extensions, reading: Reading) -> UserWork | None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import attrs
 
 from stellwerk.limits import Limits
-from stellwerk.model.detection import dialect_of, expression_language_of
+from stellwerk.model.detection import declared_language, dialect_of, notation_of
 from stellwerk.model.dialects import read_extensions
+from stellwerk.model.expressions import Language
 from stellwerk.model.extensions import Reading
 from stellwerk.model.findings import Findings
 from stellwerk.model.identities import Identities
+from stellwerk.model.namespaces import check_namespaces
 from stellwerk.model.nodes import is_flow_node, is_subprocess, read_node
 from stellwerk.model.process import (
+    Dialect,
     FailurePolicy,
     Finding,
     Process,
@@ -24,6 +27,7 @@ from stellwerk.model.process import (
 from stellwerk.model.roots import Roots
 from stellwerk.model.texts import Texts
 from stellwerk.model.vocabulary import (
+    BPMN,
     STELLWERK,
     ZEEBE,
     bpmn_children,
@@ -82,7 +86,7 @@ class ReadResult:
 
     processes: tuple[Process, ...]
     findings: tuple[Finding, ...]
-    """In the order of the file."""
+    """In the order of the file, at most `FINDINGS_MAX` and one that counts the others."""
 
     @property
     def is_refused(self) -> bool:
@@ -92,8 +96,8 @@ class ReadResult:
 def read_definitions(xml: bytes, *, limits: Limits | None = None, adopt_java: bool = False) -> ReadResult:
     """Read a BPMN file in any of the known dialects and encodings.
 
-    ``adopt_java``: a Java class, delegate, bean expression or script becomes work for workers, whose topic is the
-    class, the bean or the element's id. Without it, `check_executable` refuses them.
+    ``adopt_java``: a Java class, delegate, bean expression, script or decision becomes work for workers, whose topic
+    is the class, the bean or the element's id. Without it, `check_executable` refuses them.
     """
     limits = Limits() if limits is None else limits
     try:
@@ -108,12 +112,16 @@ def read_definitions(xml: bytes, *, limits: Limits | None = None, adopt_java: bo
 def _read_document(document: Document, findings: Findings, limits: Limits, adopt_java: bool) -> tuple[Process, ...]:
     root = document.root
     if root.name != "definitions" or not is_bpmn(root):
-        findings.error(root, "the root of a BPMN file is definitions")
+        what = f'definitions of the namespace "{BPMN}", not {root.name} of "{root.namespace}"'
+        findings.error(root, f"the root of a BPMN file is {what}")
         return ()
+    check_namespaces(document, findings)
     dialect = dialect_of(document)
+    if dialect is Dialect.STELLWERK and declared_language(root) is Language.JUEL:
+        findings.warning(root, "the expressionLanguage is JUEL, but a file with stellwerk: in it is written in FEEL")
     reading = Reading(
         findings=findings,
-        texts=Texts(expression_language_of(document, dialect), findings),
+        texts=Texts(notation_of(document, dialect), findings),
         roots=Roots(document),
         dialect=dialect,
         limits=limits,
@@ -121,10 +129,11 @@ def _read_document(document: Document, findings: Findings, limits: Limits, adopt
     )
     identities = Identities(findings, limits)
     elements = list(bpmn_children(root, "process"))
-    associations = [
-        part for holder in bpmn_children(root, "collaboration") for part in bpmn_children(holder, "association")
+    said_of_any = any(is_true(element.get("isExecutable")) for element in elements)
+    processes = [
+        _ProcessReader(element, _is_executable(element, said_of_any), identities, reading).read()
+        for element in elements
     ]
-    processes = [_ProcessReader(element, elements, associations, identities, reading).read() for element in elements]
     if not processes:
         findings.error(root, "the file holds no process")
     elif not any(process.executable for process in processes):
@@ -138,17 +147,16 @@ class _ProcessReader:
     def __init__(
         self,
         element: Element,
-        all_processes: list[Element],
-        associations: list[Element],
+        executable: bool,
         identities: Identities,
         reading: Reading,
     ) -> None:
         self._element = element
-        self._executable = _is_executable(element, all_processes)
+        self._executable = executable
         self._identities = identities
         self._reading = reading
         self._findings = reading.findings
-        self._parts = Parts(associations=list(associations))
+        self._parts = Parts()
         self._children: dict[str | None, list[str]] = {}
 
     def read(self) -> Process:
@@ -157,7 +165,7 @@ class _ProcessReader:
 
     def _read(self) -> Process:
         element = self._element
-        key = self._identities.claim(element)
+        key = self._identities.claim_key(element)
         found = read_extensions(element, self._reading)
         self._reading = attrs.evolve(self._reading, default_priority=found.priority)
         self._read_scope(element, None)
@@ -215,11 +223,10 @@ class _ProcessReader:
             return None
 
 
-def _is_executable(element: Element, all_processes: list[Element]) -> bool:
+def _is_executable(element: Element, said_of_any: bool) -> bool:
+    """`said_of_any`: whether the file says so of one of its processes; then those that say nothing are not."""
     given = element.get("isExecutable")
-    if given is not None:
-        return is_true(given)
-    return not any(is_true(other.get("isExecutable")) for other in all_processes)
+    return not said_of_any if given is None else is_true(given)
 
 
 def _version_tag(element: Element) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from stellwerk.model.vocabulary import is_bpmn
+from stellwerk.model.vocabulary import bpmn_children, is_bpmn
 from stellwerk.model.xml import Document, Element
 
 __all__ = ["Roots"]
@@ -18,9 +18,14 @@ class Roots:
     def __init__(self, document: Document) -> None:
         self._prefixes = document.prefixes
         self._by_kind: dict[str, dict[str, Element]] = {}
+        self._associations: dict[str, list[Element]] = {}
+        self._sizes: dict[Element, int] = {}
+        self._referred = 0
         for element in document.root.children:
             if is_bpmn(element):
                 self._keep(element.name, element)
+                if element.name == "collaboration":
+                    self._keep_associations(element)
         for element in document.root.descendants():
             if element.name in _DATA and is_bpmn(element):
                 self._keep("data", element)
@@ -29,6 +34,26 @@ class Roots:
         element_id = element.get("id")
         if element_id:
             self._by_kind.setdefault(kind, {}).setdefault(element_id, element)
+
+    def _keep_associations(self, collaboration: Element) -> None:
+        for association in bpmn_children(collaboration, "association"):
+            ends = (association.get("sourceRef") or "", association.get("targetRef") or "")
+            for name in {name for end in ends for name in (end.strip(), end.strip().partition(":")[2]) if name}:
+                self._associations.setdefault(name, []).append(association)
+
+    def associations_at(self, node_id: str) -> list[Element]:
+        """The associations of collaborations that may lead to or from a node."""
+        return self._associations.get(node_id, [])
+
+    def take(self, element: Element, elements_max: int) -> bool:
+        """Whether a root element may be read once more, for another one that refers to it.
+
+        As with XML's entities, a small file could otherwise mean a very large one.
+        """
+        if element not in self._sizes:
+            self._sizes[element] = sum(1 for _ in element.descendants())
+        self._referred += self._sizes[element]
+        return self._referred <= elements_max
 
     def find(self, kind: str, reference: str) -> Element | None:
         """The root element named, as ``id`` or ``prefix:id``."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from stellwerk.model.findings import Findings
 from stellwerk.model.iso8601 import parse_duration
+from stellwerk.model.notation import shown
 from stellwerk.model.xml import Element
 
 __all__ = ["backoffs_ms", "duration_ms", "whole_number"]
 
 _NUMBER_MAX = 10**9
 _BACKOFFS_MAX = 100
+_DURATION_MS_MAX = 3_660 * 86_400_000
 
 
 def duration_ms(findings: Findings, element: Element, text: str) -> int | None:
@@ -20,7 +22,10 @@ def duration_ms(findings: Findings, element: Element, text: str) -> int | None:
         findings.error(element, str(error))
         return None
     if duration.months or duration.ms < 0:
-        findings.error(element, f'"{text}": only days, hours, minutes and seconds from zero on are possible here')
+        findings.error(element, f"{shown(text)}: only days, hours, minutes and seconds from zero on are possible here")
+        return None
+    if duration.ms > _DURATION_MS_MAX:
+        findings.error(element, f"{shown(text)} is more than ten years")
         return None
     return duration.ms
 
@@ -40,5 +45,5 @@ def whole_number(findings: Findings, element: Element, name: str, text: str) -> 
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit() and len(stripped) < 12 and int(stripped) <= _NUMBER_MAX:
         return int(stripped)
-    findings.error(element, f'{name} must be a whole number from 0 to {_NUMBER_MAX}, not "{text}"')
+    findings.error(element, f"{name} must be a whole number from 0 to {_NUMBER_MAX}, not {shown(text)}")
     return None

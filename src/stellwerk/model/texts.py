@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+
+import attrs
 
 from stellwerk.model.expressions import Expression, ExpressionSyntaxError, Language, literal, parse, parse_template
 from stellwerk.model.findings import Findings
+from stellwerk.model.notation import Foreign, Notation, shown
+from stellwerk.model.process import Severity
 from stellwerk.model.xml import Element
 
-__all__ = ["Texts"]
+__all__ = ["NUMBER_MAX", "Texts"]
+
+NUMBER_MAX = 2**31 - 1
+"""What the core takes for an integer."""
 
 _NUMBER = re.compile(r"\s*-?\d{1,18}\s*", re.ASCII)
 _PROCESSCUBE_EXPRESSION = re.compile(r"\s*(token|identity)\s*[.\[?]")
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_SHOWN_CHARS_MAX = 80
+
+
+@attrs.frozen
+class _Outcome:
+    """What became of a text: the same text may stand in a file many times, or be referred to many times."""
+
+    expression: Expression
+    severity: Severity | None = None
+    what: str = ""
 
 
 class Texts:
     """Reads the texts of one file."""
 
-    def __init__(self, language: Language, findings: Findings) -> None:
-        self.language = language
+    def __init__(self, notation: Notation, findings: Findings) -> None:
+        self._notation = notation
         self._findings = findings
+        self._outcomes: dict[tuple[str, bool], _Outcome] = {}
+
+    @property
+    def language(self) -> Language:
+        return self._notation.language
+
+    def is_foreign(self, text: str) -> bool:
+        """Whether a text is marked as an expression of another language: reading it as a template tells that."""
+        return self._notation.foreign(text, whole=False) is not None
 
     def is_expression(self, text: str) -> bool:
         """Whether a text that may be either is marked as an expression, in this file's language."""
@@ -36,32 +59,38 @@ class Texts:
 
     def template(self, element: Element, text: str) -> Expression:
         """A literal, or an expression where the text is marked as one."""
-        return self._checked(element, text.strip(), parse_template)
+        return self._checked(element, text, whole=False)
 
     def optional_template(self, element: Element, text: str | None) -> Expression | None:
         return self.template(element, text) if text is not None and text.strip() else None
 
     def expression(self, element: Element, text: str) -> Expression:
         """An expression, marked as one or not."""
-        return self._checked(element, text.strip(), parse)
+        return self._checked(element, text, whole=True)
 
     def condition(self, element: Element, text: str) -> Expression:
         """The text of a formal expression whose value is a boolean (a flow's condition, say)."""
         if not self._is_understood(element, text):
             return literal(False)
-        if self.language is Language.JUEL and not self.is_expression(text):
-            self._findings.error(element, f"the condition is no expression like ${{…}}: {_shown(text)}")
+        if self.language is Language.JUEL and not self.is_expression(text) and not self.is_foreign(text):
+            self._findings.error(element, f"the condition is no expression like ${{…}}: {shown(text)}")
             return literal(False)
         return self.expression(element, text)
 
-    def number(self, element: Element, text: str, *, minimum: int | None = None) -> Expression | None:
-        """A whole number, or an expression where the text is marked as one."""
-        if self.is_expression(text):
-            return self.template(element, text)
-        if _NUMBER.fullmatch(text) and (minimum is None or int(text) >= minimum):
-            return literal(int(text))
-        lowest = "" if minimum is None else f" from {minimum} on"
-        self._findings.error(element, f"a whole number{lowest} is expected, not {_shown(text)}")
+    def number(
+        self, element: Element, text: str, *, minimum: int = -NUMBER_MAX, maximum: int = NUMBER_MAX
+    ) -> Expression | None:
+        """A whole number, or an expression where the text is marked as one. Bounds hold for what is constant."""
+        if self.is_expression(text) or self.is_foreign(text):
+            value = self.template(element, text)
+            if not value.is_literal or self.is_foreign(text):
+                return value
+            number = value.literal_value
+        else:
+            number = int(text) if _NUMBER.fullmatch(text) else None
+        if isinstance(number, int) and not isinstance(number, bool) and minimum <= number <= maximum:
+            return literal(number)
+        self._findings.error(element, f"a whole number from {minimum} to {maximum} is expected, not {shown(text)}")
         return None
 
     def count(self, element: Element, text: str) -> Expression:
@@ -70,13 +99,13 @@ class Texts:
 
     def variable(self, element: Element, text: str) -> Expression:
         """A variable's name, or an expression where the text is marked as one."""
-        if self.is_expression(text):
+        if self.is_expression(text) or self.is_foreign(text):
             return self.template(element, text)
         if not _NAME.fullmatch(text.strip()):
-            self._findings.error(element, f"a variable's name is expected, not {_shown(text)}")
+            self._findings.error(element, f"a variable's name is expected, not {shown(text)}")
             return literal(None)
         path = f"token.current.{text.strip()}" if self.language is Language.PROCESSCUBE else text.strip()
-        return self._checked(element, path, parse)
+        return self._checked(element, path, whole=True)
 
     def _is_understood(self, element: Element, text: str) -> bool:
         """A formal expression may name its own language: only the file's own one is read."""
@@ -90,14 +119,24 @@ class Texts:
         self._findings.error(element, f'the expression language "{named}" is not supported')
         return False
 
-    def _checked(self, element: Element, text: str, read: Callable[[str, Language], Expression]) -> Expression:
+    def _checked(self, element: Element, text: str, *, whole: bool) -> Expression:
+        outcome = self._outcomes.get((text, whole))
+        if outcome is None:
+            outcome = self._outcomes[text, whole] = self._read(text.strip(), whole=whole)
+        if outcome.severity is Severity.ERROR:
+            self._findings.error(element, outcome.what)
+        elif outcome.severity is Severity.WARNING:
+            self._findings.warning(element, outcome.what)
+        return outcome.expression
+
+    def _read(self, text: str, *, whole: bool) -> _Outcome:
+        foreign = self._notation.foreign(text, whole=whole)
+        what = "" if foreign is None else self._notation.advice(foreign, text)
+        if foreign is not None and foreign is not Foreign.DOTTED and (whole or self._notation.strict):
+            return _Outcome(literal(None), Severity.ERROR, what)
         try:
-            return read(text, self.language)
+            expression = parse(text, self.language) if whole else parse_template(text, self.language)
         except ExpressionSyntaxError as error:
-            self._findings.error(element, f"{error.what} at character {error.offset + 1} of {_shown(text)}")
-            return literal(None)
-
-
-def _shown(text: str) -> str:
-    short = " ".join(text.split())
-    return f'"{short[: _SHOWN_CHARS_MAX - 1]}…"' if len(short) > _SHOWN_CHARS_MAX else f'"{short}"'
+            what = f"{error.what} at character {error.offset + 1} of {shown(text)}"
+            return _Outcome(literal(None), Severity.ERROR, what)
+        return _Outcome(expression, None if foreign is None else Severity.WARNING, what)

@@ -27,7 +27,7 @@ def _read(definition: Element, name: str, reading: Reading) -> Expression | None
     text = text_of(child)
     if child is None or text is None:
         return None
-    if not reading.texts.is_expression(text):
+    if not reading.texts.is_expression(text) and not reading.texts.is_foreign(text):
         problem = _problem(name, text)
         if problem is not None:
             reading.findings.error(child, problem)

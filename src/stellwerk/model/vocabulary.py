@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from stellwerk.model.xml import Element
 
 __all__ = [
+    "BPMN",
+    "BPMN_LIKE",
     "CAMUNDA_LIKE",
     "MODELER",
     "STELLWERK",
@@ -32,8 +34,9 @@ CAMUNDA_LIKE = (
     "http://activiti.com/bpmn",
 )
 
-_BPMN = (
-    "http://www.omg.org/spec/BPMN/20100524/MODEL",
+BPMN = "http://www.omg.org/spec/BPMN/20100524/MODEL"
+BPMN_LIKE = (
+    BPMN,
     # A draft's namespace, still in some files, and elements that somebody forgot to qualify.
     "http://schema.omg.org/spec/BPMN/2.0",
     "",
@@ -41,7 +44,7 @@ _BPMN = (
 
 
 def is_bpmn(element: Element) -> bool:
-    return element.namespace in _BPMN
+    return element.namespace in BPMN_LIKE
 
 
 def bpmn_children(element: Element, *names: str) -> Iterator[Element]:

@@ -190,15 +190,16 @@ class _Wiring:
         return attrs.evolve(definition, activity_ref=activity or definition.activity_ref)
 
     def _link_compensation_handlers(self) -> None:
-        partners = self._association_partners()
+        partners = self._association_partners(self._parts.associations)
         for event in self._boundary_events():
             if any(isinstance(definition, CompensationDefinition) for definition in event.definitions):
-                self._link_compensation_handler(event, partners.get(event.id, []))
+                outside = self._association_partners(self._reading.roots.associations_at(event.id))
+                self._link_compensation_handler(event, [*outside.get(event.id, ()), *partners.get(event.id, ())])
 
-    def _association_partners(self) -> dict[str, list[str]]:
+    def _association_partners(self, associations: list[Element]) -> dict[str, list[str]]:
         """Which nodes each node is associated with; the direction does not matter."""
         partners: dict[str, list[str]] = defaultdict(list)
-        for association in self._parts.associations:
+        for association in associations:
             source, target = self._node_id(association.get("sourceRef")), self._node_id(association.get("targetRef"))
             if source is not None and target is not None:
                 partners[source].append(target)

@@ -63,12 +63,14 @@ class Element:
 class Document:
     """A parsed file: its root, and which namespaces it declares anywhere under which prefixes."""
 
-    __slots__ = ("namespaces", "prefixes", "root")
+    __slots__ = ("declarations", "namespaces", "prefixes", "root")
 
-    def __init__(self, root: Element, namespaces: frozenset[str], prefixes: frozenset[str]) -> None:
+    def __init__(self, root: Element, declarations: frozenset[tuple[str, str]]) -> None:
         self.root = root
-        self.namespaces = namespaces
-        self.prefixes = prefixes
+        self.declarations = declarations
+        """Pairs of prefix (empty for the default namespace) and namespace."""
+        self.namespaces = frozenset(namespace for _, namespace in declarations)
+        self.prefixes = frozenset(prefix for prefix, _ in declarations if prefix)
 
 
 def parse_xml(xml: bytes, limits: Limits) -> Document:
@@ -88,8 +90,7 @@ class _TreeBuilder:
         self._texts: list[list[str]] = []
         self._root: Element | None = None
         self._elements = 0
-        self._namespaces: set[str] = set()
-        self._prefixes: set[str] = set()
+        self._declarations: set[tuple[str, str]] = set()
         self._parser = expat.ParserCreate("utf-8", _SEPARATOR)
         self._parser.buffer_text = True
         self._parser.ordered_attributes = True
@@ -106,7 +107,7 @@ class _TreeBuilder:
             position = Position(error.lineno, error.offset + 1)
             raise XmlRefused(position, f"not well-formed XML: {expat.ErrorString(error.code)}") from None
         assert self._root is not None, "expat found a root"
-        return Document(self._root, frozenset(self._namespaces), frozenset(self._prefixes))
+        return Document(self._root, frozenset(self._declarations))
 
     def _position(self) -> Position:
         return Position(self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1)
@@ -115,9 +116,7 @@ class _TreeBuilder:
         raise XmlRefused(self._position(), "a DOCTYPE is not allowed")
 
     def _on_namespace(self, prefix: str | None, uri: str | None) -> None:
-        self._namespaces.add(uri or "")
-        if prefix:
-            self._prefixes.add(prefix)
+        self._declarations.add((prefix or "", uri or ""))
 
     def _on_start(self, name: str, flat_attributes: list[str]) -> None:
         self._elements += 1

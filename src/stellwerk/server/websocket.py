@@ -160,6 +160,8 @@ class _Conversation:
 
     async def _talk(self, session: WorkerSession, first: list[WorkerMessage | UnknownMessage]) -> None:
         self._sessions.add(session)
+        about = {"worker": session.hello.worker_id, "session": session.session_id}
+        self.log.info("worker connected", **about, holding=len(session.hello.holding))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, session)
             try:
@@ -176,6 +178,7 @@ class _Conversation:
                 # The writer is not cancelled: it may be saying goodbye, and has deadlines of its own.
                 self._sessions.discard(session)
                 session.disconnected()
+                self.log.info("worker gone", **about, topics=" ".join(session.topics))
 
     async def _read(self, session: WorkerSession, messages: list[WorkerMessage | UnknownMessage]) -> None:
         """:raises ConnectionClosed: in the end. StellwerkError: for what the peer may not send."""
@@ -192,7 +195,10 @@ class _Conversation:
         return messages
 
     async def _handle(self, session: WorkerSession, messages: list[WorkerMessage | UnknownMessage]) -> None:
+        topics = session.topics
         await session.handle([message for message in messages if not isinstance(message, UnknownMessage)])
+        if session.topics != topics:
+            self.log.info("worker subscribed", worker=session.hello.worker_id, topics=" ".join(session.topics))
         for message in messages:
             if isinstance(message, UnknownMessage):
                 _answer_unknown(session, message)

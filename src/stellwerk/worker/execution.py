@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import TracebackType
 
 import attrs
 import msgspec
@@ -26,6 +27,8 @@ __all__ = ["WORKER_STOPS", "Executions"]
 WORKER_STOPS = "worker_stops"
 _MESSAGE_CHARS_MAX = 2_000
 _TRACEBACK_CHARS_MAX = 16_000
+_MACHINERY = ("trio", "trio_asyncio", "outcome", "asyncio")
+_SIGNS_OF_ASYNCIO = ("no running event loop", "unrecognized yield message")
 
 
 @attrs.define(eq=False)
@@ -115,6 +118,7 @@ class Executions:
             leaf = _only_leaf(raised)
             if leaf is None:
                 raise
+            raised.__traceback__ = _users_traceback(raised)
             return self._raised(execution, leaf)
 
     async def _call(self, execution: _Execution, handler: Handler, call: Callable[[], object]) -> object:
@@ -143,8 +147,9 @@ class Executions:
             # It was told to give up, and did: no failure of the task, and no retry is used up.
             return Release(self._next_ref(), task.id, task.fence, started=True)
         reported = error if isinstance(error, Exception) else RuntimeError(f"the handler raised {error!r}")
-        self._reports.error(ErrorKind.PROCESS_EXTERNAL_TASK, reported, task)
-        return self._failure(task, error)
+        is_meant = isinstance(error, TaskFailure | StellwerkError)
+        self._reports.error(ErrorKind.PROCESS_EXTERNAL_TASK, reported, task, with_traceback=not is_meant)
+        return self._failure(task, error, _hint(self._handlers[task.topic], error))
 
     def _bpmn_error(self, task: Task, error: BpmnError) -> FinalRequest:
         try:
@@ -156,7 +161,7 @@ class Executions:
         code = text_for_json(str(error.code), _MESSAGE_CHARS_MAX)
         return BpmnErrorReport(self._next_ref(), task.id, task.fence, code, message, details, variables)
 
-    def _failure(self, task: Task, error: BaseException) -> Fail:
+    def _failure(self, task: Task, error: BaseException, hint: str = "") -> Fail:
         retry_after_ms = retries = None
         details = _traceback(error)
         message = str(error) or type(error).__name__
@@ -170,7 +175,7 @@ class Executions:
             self._next_ref(),
             task.id,
             task.fence,
-            text_for_json(message, _MESSAGE_CHARS_MAX),
+            text_for_json(message + hint, _MESSAGE_CHARS_MAX),
             _details_to_json(details),
             retry_after_ms,
             retries,
@@ -187,6 +192,27 @@ def _only_leaf(error: BaseException) -> BaseException | None:
     if any(isinstance(leaf, trio.Cancelled | KeyboardInterrupt) for leaf in leaves):
         return None
     return leaves[0] if len(leaves) == 1 else error
+
+
+def _users_traceback(error: BaseException) -> TracebackType | None:
+    """From the handler on: how it was called says nothing to whoever wrote it."""
+    found = error.__traceback__
+    while found is not None and _is_machinery(found):
+        found = found.tb_next
+    return found or error.__traceback__
+
+
+def _is_machinery(found: TracebackType) -> bool:
+    module = str(found.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith("stellwerk.worker.") or module.partition(".")[0] in _MACHINERY
+
+
+def _hint(handler: Handler, error: BaseException) -> str:
+    """What to do when a coroutine written for asyncio runs on trio."""
+    needs_asyncio = any(sign in str(error) for sign in _SIGNS_OF_ASYNCIO)
+    if handler.mode is not HandlerMode.TRIO or not isinstance(error, RuntimeError | TypeError) or not needs_asyncio:
+        return ""
+    return f" (is this written for asyncio? Register it with @worker.task({handler.topic!r}, asyncio=True))"
 
 
 def _traceback(error: BaseException) -> JsonValue:

@@ -15,6 +15,10 @@ from stellwerk.worker.task import CancelSignal, Task
 
 __all__ = ["Handler", "HandlerMode", "make_handler"]
 
+LOCK_SECONDS_MIN = 1.0
+LOCK_SECONDS_MAX = 24 * 3_600.0
+"""What engines allow, unless they are set up otherwise."""
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -87,8 +91,9 @@ def make_handler(
 def _check_options(topic: str, max_tasks: int, lock_duration: float) -> None:
     if max_tasks < 1:
         raise InvalidInput(f"topic {topic!r}: max_tasks must be a positive integer, not {max_tasks!r}")
-    if not 0 < lock_duration < float("inf"):
-        raise InvalidInput(f"topic {topic!r}: lock_duration must be positive seconds, not {lock_duration!r}")
+    if not LOCK_SECONDS_MIN <= lock_duration <= LOCK_SECONDS_MAX:
+        limits = f"{LOCK_SECONDS_MIN:g} to {LOCK_SECONDS_MAX:g} seconds"
+        raise InvalidInput(f"topic {topic!r}: lock_duration must be {limits}, not {lock_duration!r}")
 
 
 def _filter_text(topic: str, payload_filter: str | re.Pattern[str] | None) -> str | None:

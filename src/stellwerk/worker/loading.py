@@ -17,7 +17,8 @@ __all__ = ["load_worker"]
 def load_worker(target: str) -> Worker:
     """``"shop.workers:worker"`` or ``"workers/payment.py:worker"``; without ``:OBJECT`` it is called ``worker``.
 
-    The current directory (for a file: the file's) is put on ``sys.path``. What the module itself raises passes through.
+    The current directory (for a file: the file's) is put on ``sys.path``. What the module itself raises passes through,
+    a `StellwerkError` too.
 
     :raises InvalidInput: when the text names no worker.
     :raises NotFound: when there is no such module or object.
@@ -38,6 +39,8 @@ def load_worker(target: str) -> Worker:
 
 
 def _load_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InvalidInput(f"{name!r} is no name of a module")
     _put_on_path(Path.cwd())
     try:
         return importlib.import_module(name)
@@ -45,8 +48,6 @@ def _load_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise NotFound(f"there is no module {name}, seen from {Path.cwd()}") from None
         raise
-    except (ValueError, TypeError):
-        raise InvalidInput(f"{name!r} is no name of a module") from None
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from stellwerk.worker.errors import ErrorKind, Operation
@@ -30,8 +31,29 @@ class Reports:
         self.error_callbacks: list[ErrorCallback] = []
         self.heartbeat_callbacks: list[HeartbeatCallback] = []
 
-    def error(self, kind: ErrorKind, error: Exception, task: Task | None = None) -> None:
-        self.log.warning("%s: %s%s", kind.value, error, "" if task is None else f" ({task!r})")
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Whoever set up no logging sees on stderr what the worker does, from INFO on."""
+        log = self.log
+        if not isinstance(log, logging.Logger) or log.hasHandlers() or log.level != logging.NOTSET:
+            yield
+            return
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(logging.NOTSET)
+
+    def error(
+        self, kind: ErrorKind, error: Exception, task: Task | None = None, *, with_traceback: bool = False
+    ) -> None:
+        """`with_traceback`: of the exception that is being handled."""
+        write = self.log.exception if with_traceback else self.log.warning
+        write("%s: %s%s", kind.value, error, "" if task is None else f" ({task!r})")
         for callback in self.error_callbacks:
             try:
                 callback(kind, error, task)

@@ -87,6 +87,7 @@ class WorkerRun:
         self._stop_requested = trio.Event()
         self._grace_s = 0.0
         self._draining = False
+        self._said_goodbye = False
         self._failure: WorkerGaveUp | None = None
         self.critical_errors = 0
         self.identity_failed = False
@@ -129,9 +130,14 @@ class WorkerRun:
     # --- connections ---------------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
-        while self._failure is None:
+        while not self._is_over():
             delay_s = await self._attempt()
-            await self._clock.sleep(delay_s)
+            if not self._is_over():
+                self._reports.log.info("reconnecting in %.1f s", delay_s)
+                await self._clock.sleep(delay_s)
+
+    def _is_over(self) -> bool:
+        return self._failure is not None or self._said_goodbye
 
     async def _attempt(self) -> float:
         """One connection, from dialling to its end. → after how many seconds to try again."""
@@ -248,7 +254,9 @@ class WorkerRun:
             self.revoked(key, reason)
         for lease in self._table.unanswered():
             session.send(self._table.repeat(lease))
-        self._reports.log.info("connected to %s, %s leases resumed", self._settings.endpoint, len(kept))
+        resumed = f", {len(kept)} leases go on" if kept else ""
+        topics = ", ".join(self._handlers)
+        self._reports.log.info("connected to %s, topics: %s%s", self._settings.endpoint, topics, resumed)
 
     def task_arrived(self, offer: TaskOffer, deadline_ms: float) -> None:
         lease = self._table.accept(offer, deadline_ms)
@@ -461,6 +469,7 @@ class WorkerRun:
     async def _say_goodbye(self) -> None:
         if self._session is None:
             return
+        self._said_goodbye = True
         self._session.say_goodbye()
         with trio.move_on_after(_GOODBYE_TIMEOUT_S):
             while self._session is not None:

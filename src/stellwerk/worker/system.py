@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 ThreadEvent = threading.Event
 
+_BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
+
 
 class Clock(Protocol):
     def monotonic(self) -> float:
@@ -106,10 +108,10 @@ class Endpoint:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise InvalidInput(f"the engine's URL {url!r} is malformed: {error}") from None
+        except ValueError:
+            raise InvalidInput(_BAD_URL.format(url)) from None
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-            raise InvalidInput(f"the engine's URL must look like http://host:port, not {url!r}")
+            raise InvalidInput(_BAD_URL.format(url))
         tls = parts.scheme in ("https", "wss")
         path = parts.path.rstrip("/").removesuffix(WORKERS_PATH) + WORKERS_PATH
         return cls(parts.hostname, port or (443 if tls else 80), path, tls)

@@ -125,8 +125,8 @@ class Worker:
         ``(payload, task, signal)``; the payload is made of the variables by the annotation (attrs class, dataclass,
         TypedDict, …), a dict where there is none. What it returns are the task's resulting variables.
 
-        ``max_tasks``: how many at once. ``lock_duration``: seconds, see `Worker`. ``filter``: a regular expression on
-        the compact JSON of the variables. ``variables``: only these are sent.
+        ``max_tasks``: how many at once. ``lock_duration``: 1 to 86,400 seconds, see `Worker`. ``filter``: a regular
+        expression on the compact JSON of the variables. ``variables``: only these are sent.
 
         :raises InvalidInput: when the topic has a handler already, or the function cannot be one.
         """
@@ -176,11 +176,12 @@ class Worker:
 
     def run(self, *, grace: float = 10.0) -> None:
         """Work until SIGTERM or SIGINT (then running handlers have ``grace`` seconds) or `stop`. A second signal ends
-        it at once.
+        it at once. A program that has set up no logging (`logging`) sees the worker's on stderr.
 
         :raises WorkerGaveUp: after too many critical errors in a row.
         """
-        trio.run(self._run_with_signals, grace)
+        with self._reports.shown():
+            trio.run(self._run_with_signals, grace)
 
     async def _run_with_signals(self, grace: float) -> None:
         if not can_receive_signals():
@@ -261,6 +262,7 @@ class Worker:
                 await self._run.run(task_status)
             finally:
                 self._last_run, self._run, self._scope = self._run, None, None
+                self._reports.log.info("stopped")
 
     def stop(self, *, grace: float = 0.0) -> None:
         """Graceful end: no new tasks; running handlers may go on for ``grace`` seconds and are then told to give up;

@@ -10,6 +10,7 @@ import attrs
 from stellwerk.model.dialects.camunda_parameters import parameter_value
 from stellwerk.model.expressions import literal
 from stellwerk.model.extensions import Extensions, Reading, keep_as_header
+from stellwerk.model.notation import shown
 from stellwerk.model.process import Mapped
 from stellwerk.model.settings import backoffs_ms
 from stellwerk.model.vocabulary import CAMUNDA_LIKE, vendor_attribute
@@ -159,6 +160,9 @@ def _error_event_definition(extension: Element, found: Extensions, reading: Read
         return
     declared = reading.roots.find("error", reference) if reference else None
     code = declared.get("errorCode") if declared is not None else reference
+    if declared is None and reference:
+        what = "is declared nowhere in this file: taken as the error code itself"
+        reading.findings.warning(extension, f"errorRef {shown(reference)} {what}")
     found.error_mappings.append((reading.texts.condition(extension, expression), code))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from stellwerk.model.extensions import Extensions, Reading
+from stellwerk.model.notation import shown
 from stellwerk.model.process import Mapped
 from stellwerk.model.settings import backoffs_ms, duration_ms, whole_number
 from stellwerk.model.vocabulary import STELLWERK, is_true
@@ -61,7 +62,7 @@ def _topic(element: Element, text: str, found: Extensions, reading: Reading) -> 
 
 
 def _retries(element: Element, text: str, found: Extensions, reading: Reading) -> None:
-    found.retries = reading.texts.number(element, text, minimum=0)
+    found.retries = reading.texts.number(element, text, minimum=1)
 
 
 def _retry_backoff(element: Element, text: str, found: Extensions, reading: Reading) -> None:
@@ -73,6 +74,8 @@ def _priority(element: Element, text: str, found: Extensions, reading: Reading) 
 
 
 def _single_try(element: Element, text: str, found: Extensions, reading: Reading) -> None:
+    if text.strip() not in ("true", "false", "1", "0"):
+        reading.findings.error(element, f"singleTry is true or false, not {shown(text)}")
     found.single_try = is_true(text)
 
 

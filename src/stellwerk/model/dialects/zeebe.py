@@ -35,7 +35,7 @@ def _task_definition(extension: Element, found: Extensions, reading: Reading) ->
         reading.findings.error(extension, "the task definition has no type")
     retries = extension.get("retries")
     if retries is not None:
-        found.retries = reading.texts.number(extension, retries, minimum=0)
+        found.retries = reading.texts.number(extension, retries, minimum=1)
 
 
 def _io_mapping(extension: Element, found: Extensions, reading: Reading) -> None:

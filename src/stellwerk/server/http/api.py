@@ -77,6 +77,7 @@ class Api:
             ("GET", "/instances/{instance_id}", self.instance),
             ("GET", "/instances/{instance_id}/wait", self.wait),
             ("POST", "/instances/{instance_id}/cancel", self.cancel),
+            ("POST", "/instances/{instance_id}/variables", self.set_variables),
             ("POST", "/messages", self.publish),
             ("GET", "/user-tasks", self.user_tasks),
             ("POST", "/user-tasks/{user_task_id}/complete", self.complete_user_task),
@@ -205,6 +206,11 @@ class Api:
     async def cancel(self, request: Request) -> Response:
         body = await self._payload(request, requests.CancelRequest)
         await self._node.cancel_instance(request.path_params["instance_id"], body.reason)
+        return answer({})
+
+    async def set_variables(self, request: Request) -> Response:
+        body = await self._payload(request, requests.SetVariablesRequest)
+        await self._node.set_variables(request.path_params["instance_id"], body.variables)
         return answer({})
 
     # --- messages, people, incidents

@@ -25,6 +25,7 @@ __all__ = [
     "MessageRequest",
     "NoQuery",
     "ResolveRequest",
+    "SetVariablesRequest",
     "StartRequest",
     "WaitQuery",
     "structure_body",
@@ -84,6 +85,11 @@ class MessageRequest:
 @attrs.frozen(kw_only=True)
 class CompleteUserTaskRequest:
     variables: JsonObject = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class SetVariablesRequest:
+    variables: JsonObject
 
 
 @attrs.frozen(kw_only=True)

@@ -20,6 +20,7 @@ _PAGE_BYTES = 8_192
 """Of a new file. Rows of tasks and history have about 700 bytes: with 4,096 a commit costs half as much more."""
 _CHECKPOINT_PAGES = 4_000
 """About 32 MB of write-ahead log between checkpoints: fewer flushes of the main file."""
+_MAGIC = b"SQLite format 3\0"
 _BUSY_MS = 5_000
 """How long a transaction waits for someone who looks at the file with another program."""
 
@@ -32,6 +33,17 @@ def check_place(path: Path) -> None:
         raise StoreUnavailable(f"{path} cannot be created: there is no directory {path.parent}")
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise StoreUnavailable(f"{path} cannot be read and written: permission denied")
+    if path.exists() and not _looks_like_sqlite(path):
+        raise StoreUnavailable(f"{path} cannot be used: file is not a database")
+
+
+def _looks_like_sqlite(path: Path) -> bool:
+    """So that a file that was named by mistake is left alone, with nothing beside it."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) in (b"", _MAGIC)
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
 
 def open_connection(path: Path, synchronous: Synchronous) -> sqlite3.Connection:

@@ -1,0 +1,65 @@
+"""Ids on the command line: whole, or as much of their beginning as is unique."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+
+import attrs
+from cyclopts import Parameter
+
+from stellwerk.cli.client import EngineClient
+from stellwerk.cli.mistakes import Mistake
+
+__all__ = ["INCIDENTS", "INSTANCES", "USER_TASKS", "InstanceId", "Listing", "find_id", "find_row"]
+
+InstanceId: TypeAlias = Annotated[str, Parameter(help="Id of the instance, or its unique beginning.")]
+
+_WHOLE_CHARS: Final = 36
+"""Of a UUID."""
+_BEGINNING_CHARS_MIN: Final = 6
+
+
+@attrs.frozen
+class Listing:
+    """Where the engine lists the things that an id may be of."""
+
+    path: str
+    plural: str
+    id_field: str
+    query: Mapping[str, object] = attrs.field(factory=dict)
+
+
+INSTANCES = Listing("/instances", "instances", "instance_id", {"limit": 1000})
+"""Beginnings are sought among the newest of them."""
+INCIDENTS = Listing("/incidents", "incidents", "incident_id")
+USER_TASKS = Listing("/user-tasks", "user_tasks", "user_task_id")
+
+
+def find_id(client: EngineClient, given: str, listing: Listing) -> str:
+    """The whole id. What is no known beginning stays as it is: the engine has a word for it.
+
+    :raises Mistake: when several ids begin like that.
+    """
+    if not _BEGINNING_CHARS_MIN <= len(given) < _WHOLE_CHARS:
+        return given
+    found = [str(row[listing.id_field]) for row in client.get(listing.path, listing.query)[listing.plural]]
+    if given in found:
+        return given
+    fitting = [whole for whole in found if whole.startswith(given)]
+    if len(fitting) > 1:
+        what = listing.plural.replace("_", " ")
+        raise Mistake(f"{given!r} is the beginning of {len(fitting)} {what}: {', '.join(fitting[:3])}, …")
+    return fitting[0] if fitting else given
+
+
+def find_row(client: EngineClient, given: str, listing: Listing) -> Mapping[str, object]:
+    """The thing itself.
+
+    :raises Mistake: when there is none, or several begin like that.
+    """
+    whole = find_id(client, given, listing)
+    for row in client.get(listing.path, listing.query)[listing.plural]:
+        if row[listing.id_field] == whole:
+            return dict(row)
+    raise Mistake(f"there is no open {listing.id_field.removesuffix('_id').replace('_', ' ')} {given}")
