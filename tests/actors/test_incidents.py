@@ -291,7 +291,7 @@ async def test_fault_90_every_kind_of_incident_is_resolved_in_one_way(
     world = await start_node(nursery, limits=Limits(frame_bytes_max=20_000))
     body = """<startEvent id="s"/><exclusiveGateway id="which"/><serviceTask id="work" stellwerk:topic="work"/>
       <endEvent id="e"/><sequenceFlow id="w" sourceRef="which" targetRef="work">
-      <conditionExpression>${amount > 5}</conditionExpression></sequenceFlow>"""
+      <conditionExpression>=amount > 5</conditionExpression></sequenceFlow>"""
     await world.deploy(body + flow("s which", "work e"))
     peer = await world.connect("work")
     too_large = await world.start(amount=6, text="x" * 30_000)
@@ -487,3 +487,30 @@ async def test_cancelling_succeeds_with_everything_open(autojump_clock: object, 
     assert await status(world, instance_id) == "CANCELLED"
     with pytest.raises(Conflict):
         await world.node.cancel_instance(instance_id, "again")
+
+
+async def test_a_repaired_process_gives_the_worker_the_repaired_variables(
+    autojump_clock: object, site: Any, flow: Any
+) -> None:
+    world = await site.start()
+    body = """<startEvent id="s"/><endEvent id="e"/>
+      <serviceTask id="work" stellwerk:topic="work" stellwerk:retries="1"><extensionElements>
+        <stellwerk:input source="=amount ** 1000" target="power"/></extensionElements></serviceTask>"""
+    await world.deploy(body + flow("s work e"), attributes='stellwerk:failurePolicy="incident"')
+    peer = await world.connect("work")
+    instance_id = await world.start(amount=1)
+    offer = await peer.task()
+    assert bytes(offer.variables) == b'{"amount":1,"power":1}'
+    await peer.say(Fail(1, offer.task_id, offer.fence, "too small"))
+    await peer.answer(offer, 1)
+    await world.node.wait_for_end(instance_id, timeout_seconds=5, or_incident=True)
+    (incident,) = await world.node.incidents()
+    await world.node.set_variables(instance_id, {"amount": 10})
+    with pytest.raises(Conflict, match="cannot be offered again"):
+        await world.node.resolve_incident(str(incident["incident_id"]))
+    await world.node.set_variables(instance_id, {"amount": 0})
+    await world.node.resolve_incident(str(incident["incident_id"]))
+    again = await peer.task()
+    assert (again.task_id, bytes(again.variables)) == (offer.task_id, b'{"amount":0,"power":0}')
+    assert isinstance(await peer.complete(again), Ack)
+    assert (await world.node.wait_for_end(instance_id, timeout_seconds=5)).status == "COMPLETED"

@@ -229,7 +229,7 @@ LOOP = """<startEvent id="s"/><exclusiveGateway id="again"/><serviceTask id="wor
 
 async def test_E1_a_long_instance_comes_back_from_its_snapshot(autojump_clock: object, site: Any, flow: Any) -> None:
     world = await site.start()
-    await world.deploy(LOOP.format("${count == 250}") + flow("s again work enough"))
+    await world.deploy(LOOP.format("=count = 250") + flow("s again work enough"))
     instance_id = await world.start(count=0)
     peer = await world.connect("work")
     for count in range(1, 251):

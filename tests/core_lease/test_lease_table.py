@@ -107,7 +107,7 @@ def commands(fence: int = FENCE) -> list[LeaseCommand]:
         Expire(),
         Cancel(),
         Drain(),
-        Requeue(1),
+        Requeue(1, b"{}"),
     ]
 
 
@@ -349,7 +349,7 @@ def test_rule_9_a_requeued_task_has_a_retry_and_its_next_fence_is_newer() -> Non
     failed, _, _ = apply_lease_command(
         task(TaskState.LOCKED, retries_left=1), ending(OutcomeKind.FAIL, TaskState.FAILED), NOW
     )
-    requeued, _, _ = apply_lease_command(failed, Requeue(0), NOW)
+    requeued, _, _ = apply_lease_command(failed, Requeue(0, b"{}"), NOW)
     assert (requeued.state, requeued.retries_left) == (TaskState.READY, 1)
     leased, _, _ = apply_lease_command(requeued, TakeLease(HOLDER, 1_000), NOW)
     assert leased.fence > failed.fence

@@ -137,6 +137,8 @@ def test_in_a_vendors_file_such_text_is_a_warning_and_an_error_where_only_an_exp
         assert not result.is_refused
         assert len(_whats(result, Severity.WARNING)) == 1
         assert read(_process(task + _flow("=x > 1" if task is camunda else "${x > 1}")), attributes).is_refused
+    retries = zeebe.replace('type="${x}"', 'type="x" retries="${x}"')
+    assert read(_process(retries), ZEEBE).is_refused, "no text can be a number"
     both = read(_process(camunda.replace("camunda:topic", "stellwerk:topic")), f"{CAMUNDA} {STELLWERK}")
     assert both.is_refused, "whoever adds our attributes to Camunda's file must learn that it stays JUEL"
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from stellwerk.cli.client import EngineClient, segment
 from stellwerk.cli.ids import INCIDENTS, INSTANCES, USER_TASKS, InstanceId, find_id, find_row
 from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import incident_lines, print_json, say, user_task_lines, warn
+from stellwerk.cli.output import incident_lines, print_json, say, user_task_lines
 
 __all__ = ["complete", "incidents", "message", "resolve", "set_variables", "user_tasks"]
 
@@ -101,8 +101,6 @@ def resolve(
     if given is not None:
         found = find_row(client, incident_id, INCIDENTS)
         client.post(f"/instances/{segment(str(found['instance_id']))}/variables", {"variables": given})
-        if found["task_id"] is not None:
-            warn("note: the failed task keeps the payload that it was created with; later steps see the variables")
     client.post(f"/incidents/{segment(incident_id)}/resolve", {"retries": retries})
     say(f"resolved {incident_id}")
     return 0

@@ -45,6 +45,8 @@ class TaskRequeue:
 
     task_id: str
     retries: int
+    variables: bytes
+    """What the worker gets now: the process may have been repaired."""
 
 
 @attrs.frozen

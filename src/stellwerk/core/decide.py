@@ -25,6 +25,7 @@ from stellwerk.core.rules.tasks import (
     end_task_in_failure,
     enter_task,
     finish_work,
+    requeue_task,
     throw_bpmn_error,
 )
 from stellwerk.core.step import Context, NotOpen, Step, TaskFinal, Work
@@ -119,7 +120,7 @@ def _resolve_incident(step: Step, command: c.ResolveIncident) -> None:
     assert incident.token_id is not None, incident
     step.emit(f.IncidentResolved(incident.id))
     if incident.task_id is not None:
-        step.emit(f.TaskRequeued(incident.task_id, command.retries))
+        requeue_task(step, incident.token_id, incident.task_id, command.retries)
     step.emit(f.TokenRevived(incident.token_id))
     if incident.task_id is None:
         step.later(Work.MOVE, incident.token_id)

@@ -100,7 +100,7 @@ class _Rows:
             case f.TaskDrained():
                 self.drained.pop(fact.task_id, None)
             case f.TaskRequeued():
-                self.requeued[fact.task_id] = TaskRequeue(fact.task_id, fact.retries)
+                self.requeued[fact.task_id] = TaskRequeue(fact.task_id, fact.retries, dumps(fact.variables))
 
     def _new_task(self, fact: f.TaskCreated) -> NewTask:
         element_id, token_id = self._activity(fact.activity_id)

@@ -263,8 +263,11 @@ class TaskDrained:
 
 @attrs.frozen
 class TaskRequeued:
+    """Offered again: the input mappings were evaluated anew, so the worker sees what was repaired meanwhile."""
+
     task_id: str
     retries: int
+    variables: JsonValue
 
 
 # --- waiting -------------------------------------------------------------------------------------------------------

@@ -209,6 +209,7 @@ class Requeue:
     """The incident of the task was resolved."""
 
     retries: int
+    variables: bytes
 
 
 LeaseCommand: TypeAlias = TakeLease | End | Fail | Extend | Renew | Release | Resume | Expire | Cancel | Drain | Requeue
@@ -514,6 +515,7 @@ def _requeue(task: ExternalTask, command: Requeue, now_ms: InstantMs) -> Externa
     return _changed(
         task,
         state=_READY,
+        variables=command.variables,
         retries_left=max(command.retries, 1),
         lock_expiries=0,
         available_at_ms=now_ms,

@@ -81,9 +81,11 @@ class Texts:
         self, element: Element, text: str, *, minimum: int = -NUMBER_MAX, maximum: int = NUMBER_MAX
     ) -> Expression | None:
         """A whole number, or an expression where the text is marked as one. Bounds hold for what is constant."""
-        if self.is_expression(text) or self.is_foreign(text):
+        if self._is_refused(text):
+            return self.template(element, text)
+        if self.is_expression(text):
             value = self.template(element, text)
-            if not value.is_literal or self.is_foreign(text):
+            if not value.is_literal:
                 return value
             number = value.literal_value
         else:
@@ -99,13 +101,17 @@ class Texts:
 
     def variable(self, element: Element, text: str) -> Expression:
         """A variable's name, or an expression where the text is marked as one."""
-        if self.is_expression(text) or self.is_foreign(text):
+        if self.is_expression(text) or self._is_refused(text):
             return self.template(element, text)
         if not _NAME.fullmatch(text.strip()):
             self._findings.error(element, f"a variable's name is expected, not {shown(text)}")
             return literal(None)
         path = f"token.current.{text.strip()}" if self.language is Language.PROCESSCUBE else text.strip()
         return self._checked(element, path, whole=True)
+
+    def _is_refused(self, text: str) -> bool:
+        """Whether reading the text as a template gives the error that it is in another language."""
+        return self._notation.strict and self.is_foreign(text) and not self.is_expression(text)
 
     def _is_understood(self, element: Element, text: str) -> bool:
         """A formal expression may name its own language: only the file's own one is read."""

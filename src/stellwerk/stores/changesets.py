@@ -167,7 +167,9 @@ def _write_tasks(step: _Step) -> None:
     if changes.new_tasks:
         _insert_tasks(step, changes.new_tasks)
     for requeue in changes.requeued_tasks:
-        _move(step, requeue.task_id, Requeue(requeue.retries))
+        requeued = _move(step, requeue.task_id, Requeue(requeue.retries, requeue.variables))
+        if requeued is not None:
+            tables.rewrite_variables(requeued)
     for task_id in changes.drained_tasks:
         drained = _move(step, task_id, Drain())
         if drained is not None and drained.state is TaskState.READY:

@@ -129,6 +129,9 @@ class MemoryTables:
         self._swap(before, task)
         self._undo.append(partial(self._swap, task, before))
 
+    def rewrite_variables(self, task: ExternalTask) -> None:
+        """The row is kept as a whole anyway."""
+
     def _swap(self, before: ExternalTask, after: ExternalTask) -> None:
         self._unindex(before)
         self.tasks[after.task_id] = after

@@ -17,7 +17,7 @@ from stellwerk.core.rules.errors import BPMN_ERROR, Raised, catch, fail, technic
 from stellwerk.core.rules.values import bindings, evaluate_integer, evaluate_text, inner_scope, is_processcube
 from stellwerk.core.rules.waiting import Wait, open_wait, planned_wait
 from stellwerk.core.step import NotOpen, Step, Work
-from stellwerk.errors import BpmnFault
+from stellwerk.errors import BpmnFault, Conflict
 from stellwerk.json_values import JsonObject, JsonValue
 from stellwerk.model.expressions import Bindings, evaluate
 from stellwerk.model.expressions.evaluation import evaluate_condition
@@ -30,6 +30,7 @@ __all__ = [
     "end_task_in_failure",
     "enter_task",
     "finish_work",
+    "requeue_task",
     "start_waiting",
     "start_work",
     "throw_bpmn_error",
@@ -89,6 +90,26 @@ def start_work(step: Step, token: Token, node: FlowNode, work: ExternalWork) -> 
         )
     )
     step.tasks_created[activity_id] = None
+
+
+def requeue_task(step: Step, token_id: str, task_id: str, retries: int) -> None:
+    """Offer a failed task again, with the variables as they are now.
+
+    :raises Conflict: when an input mapping fails; nothing has then changed.
+    """
+    activity = step.state.activities[task_id]
+    token = step.state.tokens[token_id]
+    node = step.node(activity.node_id)
+    work = node.work if isinstance(node, Task | Event) else None
+    assert work is not None, node.id
+    try:
+        plan = plan_activity(step, token, node)
+        variables = _for_worker(step, token, plan, work, bindings(step, token, plan.variables))
+    except BpmnFault as fault:
+        raise Conflict(f"the task cannot be offered again: {fault.message}") from None
+    if plan.local is not None and activity.inner_scope_id is not None:
+        step.emit(f.VariablesSet(activity.inner_scope_id, plan.local))
+    step.emit(f.TaskRequeued(task_id, retries, variables))
 
 
 def _for_worker(step: Step, token: Token, plan: Plan, work: ExternalWork, seen: Bindings) -> JsonValue:

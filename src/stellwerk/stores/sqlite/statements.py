@@ -38,6 +38,7 @@ class Write:
     )
     INSERT_TASK: Final = _insert("external_tasks", *TASK_COLUMNS)
     UPDATE_TASK: Final = f"UPDATE external_tasks SET {_assignments(*MOVING_TASK_COLUMNS)} WHERE task_id = ?"  # noqa: S608
+    REWRITE_VARIABLES: Final = "UPDATE external_tasks SET variables = ? WHERE task_id = ?"
     INSERT_ATTEMPT: Final = _insert("task_attempts", *ATTEMPT_COLUMNS)
     INSERT_TIMER: Final = _insert("timers", "timer_id", "instance_id", "element_id", "due_at_ms")
     DELETE_TIMER: Final = "DELETE FROM timers WHERE timer_id = ?"
@@ -80,6 +81,7 @@ WRITES: tuple[str, ...] = (
     Write.PUT_SNAPSHOT,
     Write.INSERT_TASK,
     Write.UPDATE_TASK,
+    Write.REWRITE_VARIABLES,
     Write.INSERT_ATTEMPT,
     Write.INSERT_TIMER,
     Write.DELETE_TIMER,

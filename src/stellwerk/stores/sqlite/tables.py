@@ -193,6 +193,9 @@ class SqliteTables:
     def update_task(self, task: ExternalTask) -> None:
         self._tasks[task.task_id] = self._unsent_tasks[task.task_id] = task
 
+    def rewrite_variables(self, task: ExternalTask) -> None:
+        self._write(Write.REWRITE_VARIABLES, (task.variables.decode(), task.task_id))
+
     def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
         self.send()
         found = [task for topic in topics for task in select_ready(self._connection, topic, now_ms, limit)]

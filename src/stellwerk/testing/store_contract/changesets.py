@@ -300,10 +300,10 @@ class ChangesetContract(ContractBase):
             opened = RowChanges(incidents_opened=(incident,))
             await world.commit(world.ending(task, "FAILED", OutcomeKind.FAIL, changes=opened))
             assert (await world.store.incidents())[0]["task_id"] == task.task_id
-            resolve = RowChanges(incidents_resolved=("x",), requeued_tasks=(TaskRequeue(task.task_id, 2),))
+            resolve = RowChanges(incidents_resolved=("x",), requeued_tasks=(TaskRequeue(task.task_id, 2, b"[7]"),))
             await world.step(task.instance_id, resolve)
             requeued = await world.task(task.task_id)
-            assert (requeued.state.value, requeued.retries_left) == ("READY", 2)
+            assert (requeued.state.value, requeued.retries_left, requeued.variables) == ("READY", 2, b"[7]")
             assert (await world.refuse(world.changeset(task.instance_id, resolve))).guard is RefusedGuard.INCIDENT
             assert (await world.lease(task.task_id)).fence > task.fence
 
