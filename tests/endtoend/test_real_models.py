@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +186,17 @@ def test_processcube_error_code(engine: Any, workers: Any, case: dict[str, objec
     view = engine.wait(engine.start_instance("ETW-HandleError_Process"))
     assert view["status"] == "COMPLETED"
     assert end in completed_nodes(view)
+
+
+def test_L3_a_task_of_a_running_engine_is_a_row_with_uuids_and_json(engine: Any, workers: Any) -> None:
+    engine.deploy(DATA / "ProcessCube.App.SDK__ExternalTaskTest.bpmn")
+    instance_id = engine.start_instance("ExternalTaskTest_Process", {"question": "?"})
+    engine.stop()
+    with closing(sqlite3.connect(engine.database)) as database:
+        database.row_factory = sqlite3.Row
+        (row,) = database.execute("SELECT * FROM external_tasks").fetchall()
+    assert (row["process_instance"], row["task_type"], row["state"]) == (instance_id, "test-task", "READY")
+    for name in ("task_id", "token_id", "process_instance"):
+        assert str(uuid.UUID(row[name])) == row[name]
+    assert json.loads(row["variables"]) == {"question": "?"}
+    assert (row["lock_owner"], row["lock_expire_at"], row["retries"]) == (None, None, 3)
