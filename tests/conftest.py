@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+# Before anything imports it: its assertions shall tell what they compared.
+pytest.register_assert_rewrite("stellwerk.testing.store_contract")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=12, help="how often the engine is killed with SIGKILL under load")

@@ -21,6 +21,9 @@ class Limits:
     """Tokens of one instance: a fork inside a loop must not eat the machine."""
     steps_in_one_command_max: int = 10_000
     """Nodes entered by one command: a loop without a wait state becomes an incident."""
+    step_bytes_max: int = 16 * 1024 * 1024
+    """What one command may write, estimated: far more than it can bring along, and little enough to be held in memory
+    several times over (as facts, as rows, as text on its way into the store)."""
     mailbox_commands_max: int = 1_000
     """Commands that wait for one instance; beyond, the sender waits."""
     commit_operations_max: int = 1_000
@@ -29,10 +32,16 @@ class Limits:
     """Instance actors in memory; the longest idle ones are passivated first."""
     instance_idle_ms: int = 30_000
     """An actor without commands for so long is passivated."""
+    live_topics_max: int = 1_000
+    """Topics with a dispatcher in memory; beyond, those without workers and leases are forgotten at once."""
+    topic_idle_ms: int = 30_000
+    """A topic without workers and leases for so long is forgotten, with its statistics."""
     lock_duration_ms_min: int = 1_000
     lock_duration_ms_max: int = 24 * 3_600_000
     lock_duration_ms_default: int = 30_000
     worker_max_tasks_max: int = 10_000
+    """Leases of one worker session at once, for one topic and in all. Its reports may name twice as many: it does not
+    know yet what it lost since."""
     session_topics_max: int = 1_000
     """Topics of one worker session: each has its dispatcher."""
     session_outbox_bytes_max: int = 16 * 1024 * 1024
@@ -52,3 +61,7 @@ class Limits:
     message_ttl_ms_default: int = 3_600_000
     topic_chars_max: int = 200
     id_chars_max: int = 200
+    error_code_chars_max: int = 200
+    """The code of a business error."""
+    message_bytes_max: int = 64 * 1024
+    """A text for people: why a task failed, or an instance is cancelled."""

@@ -567,12 +567,19 @@ class Store(Protocol):
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         """Messages that something waits for, in order of arrival, at most one for each subscription."""
 
-    async def incidents(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
-        """``incident_id, instance_id, kind, element_id, message, task_id, opened_at_ms``."""
+    async def incidents(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id: ``incident_id, instance_id, kind, element_id, message, task_id, opened_at_ms``.
 
-    async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
-        """``user_task_id, instance_id, element_id, name, assignee, candidate_users, candidate_groups, form,
-        variables, created_at_ms``."""
+        :param after: only those whose ids are greater: the last id of the page before.
+        """
+
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id, in pages as `incidents`: ``user_task_id, instance_id, element_id, name, assignee,
+        candidate_users, candidate_groups, form, variables, created_at_ms, due_at``."""
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
         """An open one."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,7 @@ def test_mistake_is_one_clear_line_and_exit_code_2(stellwerk: Run, arguments: li
         ("this is no Python", "shop_worker.py:1: SyntaxError: invalid syntax"),
         ("worker = 7", "no Worker"),
         ("import json\njson.loads('{')", "shop_worker.py:2: JSONDecodeError: "),
+        ("raise SystemExit(5)", "shop_worker.py:1: SystemExit: 5"),
         ("import shop_helper", "shop_worker.py:1: ModuleNotFoundError: No module named 'shop_helper'"),
         (
             "from stellwerk.worker import Worker\nworker = Worker()\nworker.task('a', 1, 2)",
@@ -241,6 +244,84 @@ def test_unknown_thing_is_one_clear_line_and_exit_code_2(ask: Run, arguments: li
     ended = ask(*arguments)
     assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
     assert what in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([command, "\udcff"] for command in ("start", "show", "cancel", "complete", "resolve", "message")),
+        ["show", "0199f2a4\udcff"],
+        ["instances", "--process", "\udcff"],
+        ["cancel", "nothing", "--reason", "a\udcffb"],
+    ],
+)
+def test_bytes_that_are_no_text_are_one_clear_line(ask: Run, arguments: list[str]) -> None:
+    ended = ask(*arguments)
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert "not UTF-8 text: " in ended.err
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a..b", "http://localhost:1/ä", "http://localhost:1/a b", ""])
+def test_url_that_is_none_is_one_clear_line(stellwerk: Run, url: str) -> None:
+    ended = stellwerk("instances", "--url", url)
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert ended.err.endswith(f"must look like http://127.0.0.1:10560, not {url!r}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, what",
+    [
+        (["start", "order", "--wait", "--timeout", "nan"], "--timeout nan: seconds are a number from 0 on"),
+        (["start", "order", "--wait", "--timeout", "-1"], "--timeout -1.0: seconds"),
+        (["message", "paid", "--ttl-seconds", "nan"], "--ttl-seconds nan: seconds"),
+        (["message", "paid", "--ttl-seconds", "inf"], "--ttl-seconds inf: seconds"),
+        (["start", "order", "--variables", "@/dev/zero"], "/dev/zero: longer than 16 MiB"),
+        (["deploy", "/dev/zero"], "/dev/zero: longer than 64 MiB"),
+    ],
+)
+def test_value_without_end_is_one_clear_line(stellwerk: Run, arguments: list[str], what: str) -> None:
+    ended = stellwerk(*arguments)
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert what in ended.err
+
+
+def test_what_nobody_foresaw_is_one_clear_line(stellwerk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here: something that speaks JSON, but is no engine."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            command = ("definitions", "--url", f"http://127.0.0.1:{server.server_port}")
+            ended = stellwerk(*command)
+            monkeypatch.setenv("STELLWERK_DEBUG", "1")
+            debugged = stellwerk(*command)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert ended.err == "stellwerk: KeyError: 'definitions'; set STELLWERK_DEBUG=1 for the traceback\n"
+    assert debugged.exit_code == 2
+    assert debugged.err.startswith("Traceback")
+    assert debugged.err.endswith("\nstellwerk: KeyError: 'definitions'\n")
+
+
+def test_file_with_a_name_of_any_bytes_is_deployed(ask: Run, tmp_path: Path) -> None:
+    (tmp_path / "w\udcffeird.bpmn").write_text(MODEL.format(key="weird", step=NOTHING))
+    ended = ask("deploy", "w\udcffeird.bpmn")
+    assert (ended.exit_code, ended.out, ended.err) == (0, "deployed weird version 1\n", "")
+    (tmp_path / "w\udcffeird.bpmn").write_text("<this is no XML")
+    assert ask("deploy", "w\udcffeird.bpmn").err.startswith("w\\xffeird.bpmn:1:")
 
 
 def test_findings_are_printed_as_compilers_do(ask: Run, tmp_path: Path) -> None:
@@ -377,6 +458,26 @@ def test_user_task_is_found_and_completed(ask: Run, deployed: Callable[[str], st
     assert ask("complete", task["user_task_id"][:-1], "--variables", '{"approved": true}').exit_code == 0
     shown = json.loads(ask("show", instance_id, "--json").out)
     assert (shown["status"], shown["variables"]) == ("COMPLETED", {"approved": True})
+
+
+def test_lists_say_when_there_are_more(ask: Run, deployed: Callable[[str], str]) -> None:
+    key = deployed(USER)
+    for _ in range(3):
+        ask("start", key)
+    everything = [row["user_task_id"] for row in json.loads(ask("user-tasks", "--json").out)]
+    seen: list[str] = []
+    while True:
+        after = ("--after", seen[-1]) if seen else ()
+        page = ask("user-tasks", "--json", "--limit", "1", *after)
+        seen += [row["user_task_id"] for row in json.loads(page.out)]
+        if not page.err:
+            break
+        assert page.err == f"there are more; see them with --after {seen[-1]}\n"
+    assert len(seen) >= 3
+    assert seen == everything
+    assert ask("instances", "--limit", "1").err.startswith("there are more; see them with --after ")
+    assert ask("incidents").err == ""
+    assert ask("incidents", "--limit", "1001").exit_code == 2
 
 
 def test_instance_is_cancelled_once(ask: Run, deployed: Callable[[str], str]) -> None:

@@ -106,6 +106,13 @@ def test_file_that_is_no_database_is_one_clear_line(stellwerk: Run, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.parametrize("name, what", [("x" * 300, "File name too long"), ("", "--db: the name of a file")])
+def test_name_that_no_file_can_have_is_one_clear_line(stellwerk: Run, name: str, what: str) -> None:
+    ended = stellwerk("serve", "--db", name, "--port", "0")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert what in ended.err
+
+
 def test_port_is_free_again_after_a_kill(start_engine: Run) -> None:
     engine = start_engine("--db", "kept.db")
     with socket.create_connection(("127.0.0.1", engine.port), 20):

@@ -216,3 +216,25 @@ def test_what_looks_like_a_slip_is_a_warning(process_with: MakeProcess, body: st
     (finding,) = check_executable(process_with(START + body))
     assert finding.severity is Severity.WARNING
     assert what in str(finding)
+
+
+LONG = ".".join(["a"] * 51)
+OWN = 'xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn"'
+
+
+@pytest.mark.parametrize(
+    ("attributes", "mapping"),
+    [
+        (OWN, f'<stellwerk:input source="=x" target="{LONG}"/>'),
+        (OWN, f'<stellwerk:output source="=x" target="{LONG}"/>'),
+        (ZEEBE, f'<zeebe:ioMapping><zeebe:input source="=x" target="{LONG}"/></zeebe:ioMapping>'),
+        (ZEEBE, f'<zeebe:ioMapping><zeebe:output source="=x" target="{LONG}"/></zeebe:ioMapping>'),
+        (CAMUNDA, f'<camunda:inputOutput><camunda:inputParameter name="{LONG}"/></camunda:inputOutput>'),
+        (CAMUNDA, f'<camunda:out source="x" target="{LONG}"/>'),
+    ],
+)
+def test_a_mapping_leads_into_50_levels_at_most(errors_of: ErrorsOf, attributes: str, mapping: str) -> None:
+    for node in ("task", "endEvent"):
+        xml = f'{START}<{node} id="n"><extensionElements>{mapping}</extensionElements></{node}>'
+        assert errors_of(xml, attributes) == [f'{node} "n": a mapping\'s target has 51 parts, at most 50 are allowed']
+        assert errors_of(xml.replace(LONG, LONG[2:]), attributes) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
@@ -53,6 +54,20 @@ ORDER = """<?xml version="1.0" encoding="UTF-8"?>
 </definitions>
 """
 BROKEN = ORDER.replace('targetRef="charge"', 'targetRef="nowhere"').replace('targetRef="approve"', 'targetRef="none"')
+
+
+STUCK = """<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id="d" targetNamespace="t">
+  <process id="stuck" isExecutable="true">
+    <startEvent id="s"/><sequenceFlow id="f1" sourceRef="s" targetRef="c"/><exclusiveGateway id="c"/>
+    <sequenceFlow id="f2" sourceRef="c" targetRef="e">
+      <conditionExpression>=a &gt; 0</conditionExpression>
+    </sequenceFlow>
+    <endEvent id="e"/>
+  </process>
+</definitions>
+"""
+SNAPSHOT_EVERY = 100
+"""Steps."""
 
 
 @attrs.frozen
@@ -243,7 +258,9 @@ async def test_instances_are_listed_in_pages_newest_first(deployed: Client) -> N
     started = [await start(deployed) for _ in range(5)]
     page = (await deployed.get("/api/v1/instances?limit=3")).body["instances"]
     rest = (await deployed.get(f"/api/v1/instances?limit=3&after={page[-1]['instance_id']}")).body["instances"]
-    assert [row["instance_id"] for row in page + rest] == started[::-1]
+    rows = [(row["started_at"], row["instance_id"]) for row in page + rest]
+    assert rows == sorted(rows, reverse=True), "by id where they started in the same millisecond"
+    assert sorted(instance_id for _, instance_id in rows) == sorted(started)
     assert (await deployed.get("/api/v1/instances?status=COMPLETED")).body["instances"] == []
     assert len((await deployed.get("/api/v1/instances?process=order&status=RUNNING")).body["instances"]) == 5
 
@@ -288,6 +305,88 @@ async def test_wait_ends_when_the_client_leaves(deployed: Client, engine: Served
         assert (await deployed.reply()).body["status"] == "RUNNING"
 
 
+@pytest.mark.parametrize(
+    "process, path, name", [("approval", "user-tasks", "user_tasks"), ("stuck", "incidents", "incidents")]
+)
+async def test_what_waits_for_people_is_listed_by_pages(
+    deployed: Client, engine: ServedEngine, process: str, path: str, name: str
+) -> None:
+    await engine.node.deploy([("stuck.bpmn", STUCK.encode())])
+    instances = [await start(deployed, process) for _ in range(5)]
+    if process == "stuck":
+        for instance_id in instances:
+            await deployed.get(f"/api/v1/instances/{instance_id}/wait?timeout_ms=5000&or_incident=true")
+
+    async def page(query: str) -> tuple[list[str], bool]:
+        body = (await deployed.get(f"/api/v1/{path}{query}")).body
+        return [row[f"{name[:-1]}_id"] for row in body[name]], body["more"]
+
+    first, more = await page("?limit=2")
+    assert (len(first), more) == (2, True)
+    second, more = await page(f"?limit=2&after={first[-1]}")
+    assert (len(second), more) == (2, True)
+    third, more = await page(f"?limit=2&after={second[-1]}")
+    assert (len(third), more) == (1, False)
+    assert await page("") == (first + second + third, False)
+    (row,) = (await deployed.get(f"/api/v1/{path}?instance_id={instances[3]}")).body[name]
+    assert row["instance_id"] == instances[3]
+    for limit in ("0", "1001", "x"):
+        assert (await deployed.get(f"/api/v1/{path}?limit={limit}")).status == 400
+
+
+async def test_instances_say_whether_there_are_more(deployed: Client) -> None:
+    for _ in range(3):
+        await start(deployed)
+    assert [(await deployed.get(f"/api/v1/instances?limit={limit}")).body["more"] for limit in (2, 3)] == [True, False]
+
+
+@pytest.mark.parametrize("steps_before", [1, SNAPSHOT_EVERY - 2])
+async def test_instance_is_shown_without_its_history(deployed: Client, engine: ServedEngine, steps_before: int) -> None:
+    """Why it ended is told all the same, also where the last step was kept as a snapshot."""
+    instance_id = await start(deployed, "approval")
+    path = f"/api/v1/instances/{instance_id}"
+    for number in range(steps_before):
+        await engine.node.set_variables(instance_id, {"number": number})
+    assert (await deployed.get(f"{path}?history=false")).body["reason"] is None
+    await deployed.post(f"{path}/cancel", {"reason": "ordered twice"})
+    whole = (await deployed.get(path)).body
+    assert (whole["version"], len(whole["history"])) == (steps_before + 2, steps_before + 2)
+    del whole["history"]
+    brief = (await deployed.get(f"{path}?history=false")).body
+    assert brief == whole
+    assert (brief["status"], brief["reason"]) == ("CANCELLED", "ordered twice")
+    assert (await deployed.get(f"{path}?history=no")).status == 400
+
+
+async def test_long_history_does_not_hold_up_others(deployed: Client, engine: ServedEngine) -> None:
+    """It is put into JSON in the background, which is busy here until the others were answered."""
+    instance_id = await start(deployed, "approval")
+    for number in range(250):
+        await engine.node.set_variables(instance_id, {"number": number})
+    path = f"/api/v1/instances/{instance_id}"
+    release = threading.Event()
+    answers: list[Reply] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.node.ports.background.run_sync, release.wait)
+        try:
+
+            async def ask() -> None:
+                answers.append(await deployed.get(path))
+
+            nursery.start_soon(ask)
+            stream = await trio.open_tcp_stream("127.0.0.1", int(engine.url.rpartition(":")[2]))
+            async with stream:
+                other = Client(stream)
+                for _ in range(20):
+                    assert (await other.get(f"{path}?history=false")).status == 200
+            assert answers == []
+        finally:
+            release.set()
+    (answer,) = answers
+    assert [step["version"] for step in answer.body["history"]] == list(range(1, 252))
+    assert answer.body["history"][-1]["facts"][0]["fact"] == "VariablesSet"
+
+
 async def test_user_task_is_completed(deployed: Client) -> None:
     instance_id = await start(deployed, "approval", variables={"who": "me"})
     (task,) = (await deployed.get("/api/v1/user-tasks")).body["user_tasks"]
@@ -314,7 +413,7 @@ async def test_message_starts_an_instance(deployed: Client) -> None:
 async def test_statistics_are_shown(deployed: Client) -> None:
     reply = await deployed.get("/api/v1/statistics")
     assert (reply.status, type(reply.body)) == (200, dict)
-    assert (await deployed.get("/api/v1/incidents")).body == {"incidents": []}
+    assert (await deployed.get("/api/v1/incidents")).body == {"incidents": [], "more": False}
 
 
 async def test_variables_are_set_by_hand(deployed: Client) -> None:

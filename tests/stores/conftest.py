@@ -4,4 +4,3 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("stellwerk.testing.store_contract")

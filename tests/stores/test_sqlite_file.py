@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stellwerk.core.changes import RowChanges
-from stellwerk.errors import StoreUnavailable
+from stellwerk.errors import InvariantBroken, StoreUnavailable
 from stellwerk.ports import Committed
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.stores.sqlite.migrations import known_migrations
@@ -67,6 +67,23 @@ async def test_a_directory_is_refused(tmp_path: Path, make_store: MakeStore) -> 
 async def test_a_place_that_does_not_exist_is_refused(tmp_path: Path, make_store: MakeStore) -> None:
     path = tmp_path / "nowhere" / "engine.db"
     assert await refusal(make_store(path)) == f"{path} cannot be created: there is no directory {path.parent}"
+
+
+async def test_a_log_without_its_database_is_left_alone(tmp_path: Path, make_store: MakeStore) -> None:
+    path, log, moved = tmp_path / "engine.db", tmp_path / "engine.db-wal", tmp_path / "moved.db"
+    store = make_store(path)
+    await store.open()
+    await StoreWorld(store, ManualClock()).step("acknowledged")
+    path.rename(moved)
+    await store.close()
+    expected = f"{path} is missing or empty, but its log {log} is there: put back what belongs to it"
+    assert await refusal(make_store(path)) == expected
+    path.touch()
+    assert await refusal(make_store(path)) == expected
+    moved.replace(path)
+    again = make_store(path)
+    await again.open()
+    assert await again.instance("acknowledged") is not None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
@@ -148,6 +165,76 @@ async def test_a_second_engine_is_refused_and_told_who_has_the_file(tmp_path: Pa
     await make_store(path).open()
 
 
+async def test_a_second_engine_is_refused_under_every_name_of_the_file(tmp_path: Path, make_store: MakeStore) -> None:
+    path = tmp_path / "engine.db"
+    await make_store(path).open()
+    other_name = tmp_path / "hard.db"
+    other_name.hardlink_to(path)
+    assert await refusal(make_store(other_name)) == f"{other_name} is in use by another engine (pid {os.getpid()})"
+    assert f"{other_name} is in use by another engine (pid {os.getpid()})" in lock_elsewhere(other_name)
+
+
+async def test_no_file_can_be_removed_to_let_a_second_engine_in(tmp_path: Path, make_store: MakeStore) -> None:
+    path = tmp_path / "engine.db"
+    await make_store(path).open()
+    for beside in tmp_path.iterdir():
+        if beside != path:
+            beside.unlink()
+    assert f"{path} is in use by another engine (pid {os.getpid()})" in lock_elsewhere(path)
+
+
+async def test_a_refused_engine_leaves_the_first_ones_files_in_place(tmp_path: Path, make_store: MakeStore) -> None:
+    """Had it closed a descriptor of the file, SQLite's locks were gone, and the next reader removed the log."""
+    path = tmp_path / "engine.db"
+    first = make_store(path)
+    await first.open()
+    await refusal(make_store(path))
+    look = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM meta').fetchall(); c.close()"
+    )
+    subprocess.run([sys.executable, "-c", look, str(path)], check=True)
+    await StoreWorld(first, ManualClock()).ready_task()
+    assert {file.name for file in tmp_path.iterdir()} == {"engine.db", "engine.db-wal", "engine.db-shm"}
+
+
+async def test_a_file_with_two_names_is_refused_while_its_log_may_belong_to_the_other(
+    tmp_path: Path, make_store: MakeStore
+) -> None:
+    path, other_name = tmp_path / "engine.db", tmp_path / "hard.db"
+    store = make_store(path)
+    await store.open()
+    await store.close()
+    other_name.hardlink_to(path)
+    assert await refusal(make_store(other_name)) == (
+        f"{other_name} has 2 names (hard links): remove all but the one it was used by"
+    )
+    other_name.unlink()
+    await make_store(path).open()
+
+
+async def test_an_engine_that_another_has_replaced_writes_no_more(tmp_path: Path, make_store: MakeStore) -> None:
+    path = tmp_path / "engine.db"
+    store = make_store(path)
+    await store.open()
+    world = StoreWorld(store, ManualClock())
+    await world.step("before")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("UPDATE meta SET value = value + 1 WHERE name = 'owner'")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"another engine has taken the file .*engine\.db"):
+            await world.step("after")
+    assert other.execute("SELECT instance_id FROM instances").fetchall() == [("before",)]
+    other.close()
+    await world.reopen()
+    await world.step("after")
+
+
+def lock_elsewhere(path: Path) -> str:
+    """What another process is told that wants to lock the file."""
+    command = [sys.executable, "-c", HOLD_THE_FILE, str(path)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stderr
+
+
 HOLD_THE_FILE = """
 import sys
 from stellwerk.system.file_lock import FileLock
@@ -196,6 +283,79 @@ async def test_a_full_disk_refuses_the_whole_batch_and_nothing_is_lost(tmp_path:
     outcomes = await world.transact(world.changeset("small"), large)
     assert [type(outcome) for outcome in outcomes] == [Committed, Committed]
     assert {task.task_id for task in await world.fetch()} == {before, "t"}
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_nothing_is_acknowledged_into_a_file_that_was_moved_or_deleted(
+    tmp_path: Path, make_store: MakeStore, suffix: str, is_replaced: bool
+) -> None:
+    path = tmp_path / "engine.db"
+    store = make_store(path)
+    await store.open()
+    world = StoreWorld(store, ManualClock())
+    await world.ready_task()
+    gone = Path(f"{path}{suffix}")
+    gone.rename(tmp_path / "moved")
+    if is_replaced:
+        gone.write_bytes((tmp_path / "moved").read_bytes())
+    expected = f"the database file {gone} was moved or deleted while it was in use"
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable) as refused:
+            await world.ready_task()
+        assert refused.value.message == expected
+
+
+async def test_what_was_acknowledged_outlives_its_log(tmp_path: Path, make_store: MakeStore) -> None:
+    path = tmp_path / "engine.db"
+    store = make_store(path)
+    await store.open()
+    world = StoreWorld(store, ManualClock())
+    await world.step("acknowledged")
+    Path(f"{path}-wal").unlink()
+    with pytest.raises(StoreUnavailable, match="deleted"):
+        await world.step("refused")
+    copy = tmp_path / "as-after-sigkill.db"
+    copy.write_bytes(path.read_bytes())
+    database = sqlite3.connect(copy)
+    assert ("acknowledged",) in database.execute("SELECT instance_id FROM instances").fetchall()
+    database.close()
+
+
+class TooLarge(bytes):
+    """Memory does not suffice to convert it."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        raise MemoryError("too large")
+
+
+async def test_an_unforeseen_failure_of_one_operation_spares_its_neighbours(
+    tmp_path: Path, make_store: MakeStore
+) -> None:
+    store = make_store(tmp_path / "engine.db")
+    await store.open()
+    world = StoreWorld(store, ManualClock())
+    bad = world.changeset("bad", RowChanges(new_tasks=(new_task("t", variables=TooLarge(b"{}")),)))
+    outcomes = await world.transact(world.changeset("first"), bad, world.changeset("last"))
+    assert [type(outcome) for outcome in outcomes] == [Committed, InvariantBroken, Committed]
+    assert await store.instance("bad") is None
+    assert await store.task("t") is None
+
+
+async def test_another_program_may_back_the_database_up(tmp_path: Path, make_store: MakeStore) -> None:
+    path, copy = tmp_path / "engine.db", tmp_path / "backup.db"
+    store = make_store(path)
+    await store.open()
+    world = StoreWorld(store, ManualClock())
+    task_id = await world.ready_task()
+    source, target = sqlite3.connect(path), sqlite3.connect(copy)
+    source.backup(target)
+    source.close()
+    target.close()
+    await world.ready_task()
+    restored = make_store(copy)
+    await restored.open()
+    assert [task.task_id for task in await restored.tasks()] == [task_id]
 
 
 async def test_a_writer_of_another_program_delays_but_a_reader_never_does(

@@ -71,6 +71,10 @@ class Peer:
         self.log.extend(messages)
         self._waiting.extend(messages)
 
+    async def receive_any(self) -> None:
+        """The next frame, whatever is in it, into `log`."""
+        await self._read()
+
     async def drain_until_closed(self) -> None:
         with trio.fail_after(60):
             try:

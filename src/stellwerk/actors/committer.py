@@ -42,6 +42,8 @@ class Committer:
         self._batch_max = limits.commit_operations_max
         self._mailbox: Mailbox[_Request] = Mailbox(limits.commit_operations_max * _BATCHES_WAITING_MAX)
         self.statistics = CommitterStatistics()
+        self._troubles_told: set[str] = set()
+        """Of the store since it last worked."""
 
     async def submit(self, operation: Operation) -> Outcome:
         """Make `operation` durable and give its outcome (see `ports`).
@@ -82,11 +84,16 @@ class Committer:
             outcomes = await self._ports.store.transact([request.operation for request in requests])
         except StellwerkError as error:
             self.statistics.failed_transactions += 1
+            self._tell(error)
             self._fail_all(requests, error)
             return
+        self._tell_recovery()
         await self._ports.pause_point("after-commit")
         self._count(len(requests))
         for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, InvariantBroken):
+                name = type(request.operation).__name__
+                self._ports.log.error("an operation failed", operation=name, error=outcome.message)
             self._answer(request, outcome)
 
     def _answer(self, request: _Request, outcome: Outcome) -> None:
@@ -102,6 +109,17 @@ class Committer:
         for request in requests:
             if not request.reply.answered:
                 self._answer(request, error)
+
+    def _tell(self, error: StellwerkError) -> None:
+        """A disk that is full fails every transaction: the log has it once."""
+        if error.message not in self._troubles_told:
+            self._troubles_told.add(error.message)
+            self._ports.log.warning("the store does not work", code=error.code, error=error.message)
+
+    def _tell_recovery(self) -> None:
+        if self._troubles_told:
+            self._troubles_told.clear()
+            self._ports.log.info("the store works again")
 
     def _count(self, operations: int) -> None:
         self.statistics.transactions += 1

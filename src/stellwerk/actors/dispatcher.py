@@ -37,6 +37,8 @@ __all__ = ["DispatcherServices", "DispatcherStatistics", "TopicDispatcher"]
 
 SCAN_EVERY_SECONDS = 1.0
 _NEVER = float("inf")
+_RENEWALS_MIN = 1_000
+"""Entries of the heap of renewals before those of ended leases are sought: locks may last much longer than work."""
 
 
 @attrs.frozen
@@ -75,7 +77,12 @@ class TopicDispatcher:
         self._dry = False
         self._scan_at = 0.0
         self._renewals: list[tuple[float, str, int]] = []
+        self._renewals_max = _RENEWALS_MIN
         self._wakened = trio.Event()
+        self._is_resting = False
+        """Nothing is under way: it waits for its next wake-up."""
+        self.last_active = self._clock.monotonic()
+        """When somebody last had to do with it, as far as `idle` knows."""
 
     def __repr__(self) -> str:
         return f"<TopicDispatcher {self.topic!r} ready {len(self._ready)} workers {len(self._subscriptions)}>"
@@ -87,6 +94,19 @@ class TopicDispatcher:
     @property
     def ready(self) -> int:
         return len(self._ready)
+
+    @property
+    def idle(self) -> bool:
+        """No worker subscribes and no lease is held: it may be ended, for the next one starts with a scan."""
+        if self._is_resting and not self._subscriptions and not self._holds_leases():
+            return True
+        self.last_active = self._clock.monotonic()
+        return False
+
+    def _holds_leases(self) -> bool:
+        if self._renewals:
+            self._drop_ended_renewals()
+        return bool(self._renewals)
 
     # --- told by others --------------------------------------------------------------------------------------------
 
@@ -173,8 +193,12 @@ class TopicDispatcher:
         until = self._renewals[0][0] if self._renewals else _NEVER
         if self._has_room():
             until = min(until, self._scan_at)
-        with trio.move_on_after(max(0.0, until - now)):
-            await self._wakened.wait()
+        self._is_resting = True
+        try:
+            with trio.move_on_after(max(0.0, until - now)):
+                await self._wakened.wait()
+        finally:
+            self._is_resting = False
 
     def _has_room(self) -> bool:
         return any(subscription.room for subscription in self._subscriptions.values())
@@ -299,10 +323,18 @@ class TopicDispatcher:
 
     def watch(self, held: HeldLease) -> None:
         """Renew it when its margin begins."""
+        if len(self._renewals) >= self._renewals_max:
+            self._drop_ended_renewals()
         at = _renew_at(held)
         heapq.heappush(self._renewals, (at, held.task_id, held.fence))
         if self._renewals[0][0] == at:
             self.wake()
+
+    def _drop_ended_renewals(self) -> None:
+        get = self._services.leases.get
+        self._renewals = [entry for entry in self._renewals if get(entry[1], entry[2]) is not None]
+        heapq.heapify(self._renewals)
+        self._renewals_max = max(_RENEWALS_MIN, 2 * len(self._renewals))
 
     async def _renew_due(self) -> None:
         due = list(self._take_due())

@@ -257,10 +257,18 @@ class InstanceActor:
             return outcome
         assert isinstance(outcome, Committed)
         self._state, self._version = step.state, outcome.version
-        services.listener.stepped(self.instance_id, step.state, changes, outcome, began)
+        self._tell(step.state, changes, outcome, began)
+        services.births.give_back(births)
         for task_id in outcome.drained_ready:
             self.mailbox.put_unbounded(Envelope(EndDraining(task_id), Reply()))
         return outcome
+
+    def _tell(self, state: InstanceState, changes: RowChanges, committed: Committed, began: float) -> None:
+        """Hints, each with a poll behind it: the step is durable, so no fault there may refuse the requests."""
+        try:
+            self._services.listener.stepped(self.instance_id, state, changes, committed, began)
+        except Exception:
+            self._services.ports.log.exception("a step was not told to all", instance=self.instance_id)
 
     def _changeset(self, step: _Step, changes: RowChanges, births: tuple[BirthLease, ...]) -> Changeset:
         state = step.state
@@ -285,7 +293,11 @@ class InstanceActor:
 
     async def _settle(self, step: _Step) -> None:
         for envelope in step.accepted:
-            envelope.reply.set(LeaseAnswerKind.DONE)
+            try:
+                envelope.reply.set(LeaseAnswerKind.DONE)
+            except Exception:  # whoever cannot take an answer must not keep his neighbours from theirs
+                name = type(envelope.command).__name__
+                self._services.ports.log.exception("an answer could not be taken", command=name)
         await self._refuse(step.refused)
 
     async def _refuse(self, refused: Sequence[tuple[Envelope, StellwerkError]]) -> None:

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from stellwerk.actors.births import TopicBirths
+from stellwerk.actors.bounds import check_length, check_report, shortened
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions, Deployment
@@ -22,6 +23,7 @@ from stellwerk.actors.mailbox import Reply
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.supervisor import supervise
+from stellwerk.actors.topics import Topics
 from stellwerk.actors.views import EndWaiters, InstanceView, view_of
 from stellwerk.core.changes import RowChanges
 from stellwerk.core.commands import (
@@ -79,14 +81,14 @@ class Node:
         self.leases = LeaseBook()
         self.committer = Committer(ports, config.limits)
         self.definition_cache = Definitions(ports, self.committer, config.limits)
-        self.births = TopicBirths(self.dispatcher)
+        self.topics = Topics(DispatcherServices(ports, self.committer, self.leases, self.limits), nursery)
+        self.births = TopicBirths(self.topics)
         self.clockwork = Clockwork(self)
         self.draining = False
         self._nursery = nursery
         self._published_at_ms = 0
         self._waiters = EndWaiters()
         self._sessions: dict[str, WorkerSession] = {}
-        self._dispatchers: dict[str, TopicDispatcher] = {}
         self._instances = Instances(self._instance_services(), nursery)
 
     def _instance_services(self) -> InstanceServices:
@@ -106,6 +108,7 @@ class Node:
         """Start the services; each is supervised."""
         self._supervise("committer", self.committer.run)
         self._supervise("passivation", self._instances.passivate_idle)
+        self._supervise("topics", self.topics.passivate_idle)
         self._supervise("locks", self.clockwork.reclaim_locks)
         self._supervise("timers", self.clockwork.fire_timers)
         self._supervise("messages", self.clockwork.correlate_messages)
@@ -175,6 +178,7 @@ class Node:
 
     async def cancel_instance(self, instance_id: str, reason: str) -> None:
         canonical(reason, "$.reason")
+        check_length("reason", reason, self.limits.message_bytes_max)
         await self._ask(instance_id, CancelInstance(reason))
 
     async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
@@ -264,15 +268,20 @@ class Node:
     ) -> Sequence[InstanceSummary]:
         return await self.ports.store.instances(status=status, process_key=process_key, limit=limit, after=after)
 
-    async def view(self, instance_id: str) -> InstanceView:
+    async def view(self, instance_id: str, *, with_history: bool = True) -> InstanceView:
         """:raises NotFound: there is no such instance."""
-        return await view_of(self.ports.store, instance_id)
+        return await view_of(self.ports.store, instance_id, with_history=with_history)
 
-    async def user_tasks(self) -> Sequence[Mapping[str, object]]:
-        return await self.ports.store.user_tasks()
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id; `after` is the last id of the page before. So with `incidents`."""
+        return await self.ports.store.user_tasks(instance_id, limit=limit, after=after)
 
-    async def incidents(self) -> Sequence[Mapping[str, object]]:
-        return await self.ports.store.incidents()
+    async def incidents(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        return await self.ports.store.incidents(instance_id, limit=limit, after=after)
 
     async def wait_for_end(
         self, instance_id: str, *, timeout_seconds: float | None = None, or_incident: bool = False
@@ -287,7 +296,7 @@ class Node:
                 summary = await self.ports.store.instance(instance_id)
                 if summary is None:
                     raise NotFound(f"there is no instance {instance_id}")
-                if summary.status != "RUNNING" or (or_incident and await self.ports.store.incidents(instance_id)):
+                if summary.status != "RUNNING" or (or_incident and await self.incidents(instance_id, limit=1)):
                     return summary
                 left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
                 if left <= 0:
@@ -297,14 +306,6 @@ class Node:
 
     def statistics(self) -> Mapping[str, object]:
         """Figures for operators."""
-        topics = {
-            topic: {
-                "ready_known": dispatcher.ready,
-                "workers": dispatcher.workers,
-                **attrs.asdict(dispatcher.statistics),
-            }
-            for topic, dispatcher in sorted(self._dispatchers.items())
-        }
         return {
             "instances_live": len(self._instances),
             "sessions": len(self._sessions),
@@ -312,7 +313,8 @@ class Node:
             "locks_reclaimed": self.clockwork.locks_reclaimed,
             "requests": attrs.asdict(self.session_statistics),
             "commits": attrs.asdict(self.committer.statistics),
-            "topics": topics,
+            "topics_live": len(self.topics),
+            "topics": self.topics.statistics(),
         }
 
     # --- workers ---------------------------------------------------------------------------------------------------
@@ -321,6 +323,7 @@ class Node:
         """A worker says hello: its leases of this boot move to the new session or are released."""
         self._check_hello(hello)
         self._supersede(hello)
+        hello = attrs.evolve(hello, client=shortened(hello.client, self.limits.id_chars_max))
         session = WorkerSession(hello, self.ports.entropy.uuid(), self)
         self._sessions[session.session_id] = session
         try:
@@ -332,10 +335,12 @@ class Node:
             session.closed = True
             self._sessions.pop(session.session_id, None)
             raise
-        kept = [self.leases.add(task, session.subscription(task.topic), began) for task in resumed.kept]
         for task in resumed.released:
             self.leases.remove(task.task_id)
             self.returned(task)
+        if session.closed:  # meanwhile; the newer session takes over what this one was to keep
+            raise Superseded("a newer session of this process connected")
+        kept = [self.leases.add(task, session.subscription(task.topic), began) for task in resumed.kept]
         session.welcome(resumed, kept)
         for held in kept:
             self.dispatcher(held.subscription.topic).watch(held)
@@ -345,6 +350,8 @@ class Node:
         return session
 
     def _check_hello(self, hello: Hello) -> None:
+        check_report(hello.holding, self.limits, "$.holding")
+        check_length("token", hello.token, self.limits.message_bytes_max)
         for name, value in (("worker_id", hello.worker_id), ("boot_id", hello.boot_id)):
             if not value or len(value) > self.limits.id_chars_max:
                 raise InvalidInput(f"1 to {self.limits.id_chars_max} characters are expected @ $.{name}")
@@ -363,8 +370,7 @@ class Node:
     def session_ended(self, link: WorkerLink) -> None:
         session = self._sessions.pop(link.holder.session_id, None)
         if session is not None:
-            for topic in session.topics:
-                self.dispatcher(topic).forget(link)
+            self.topics.forget(link, session.topics)
 
     async def drain(self, seconds: float) -> None:
         """Tell the workers to finish and reconnect elsewhere; wait until they hold nothing, at most so long."""
@@ -377,17 +383,11 @@ class Node:
             await self.ports.clock.sleep(0.02)
 
     def dispatcher(self, topic: str) -> TopicDispatcher:
-        found = self._dispatchers.get(topic)
-        if found is None:
-            services = DispatcherServices(self.ports, self.committer, self.leases, self.limits)
-            found = self._dispatchers[topic] = TopicDispatcher(topic, services)
-            self._supervise(f"dispatcher {topic}", found.run)
-            self._supervise(f"filters {topic}", found.filters.run)
-        return found
+        """For a subscription or a held lease: started if there is none."""
+        return self.topics.dispatcher(topic)
 
     def wake_dispatchers(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self.dispatcher(topic).wake()
+        self.topics.wake(topics)
 
     def returned(self, task: ExternalTask) -> None:
         """A lease ended and left the task behind: to be handed out again now or later, or ended if it drains."""
@@ -395,8 +395,10 @@ class Node:
             return
         if task.draining:
             self.spawn(self.post, task.instance_id, Envelope(EndDraining(task.task_id), Reply()))
-        else:
-            self.dispatcher(task.topic).returned(task, task.updated_at_ms)
+            return
+        dispatcher = self.topics.find(task.topic)
+        if dispatcher is not None:
+            dispatcher.returned(task, task.updated_at_ms)
 
     def undeliverable(self, task: ExternalTask, bytes_needed: int) -> None:
         """The task fits into no frame: it becomes an incident and never blocks the topic (protocol rule 7)."""
@@ -432,7 +434,7 @@ class Node:
             if task.task_id not in born:
                 rank, size = -task.priority, len(task.variables)
                 hint = ReadyTask(rank, committed.now_ms, task.task_id, task.lock_duration_ms, size)
-                self.dispatcher(task.topic).task_ready(hint)
+                self.topics.task_ready(task.topic, hint)
         for requeue in changes.requeued_tasks:
             self.spawn(self._requeued, requeue.task_id)
         for timer in changes.timers_armed:
@@ -463,12 +465,12 @@ class Node:
             held = self.leases.remove(revoked.task_id, revoked.fence)
             if held is not None:
                 held.link.revoked([(revoked.task_id, revoked.fence)], "cancelled")
-                self.dispatcher(revoked.topic).wake()
+                self.topics.wake([revoked.topic])
 
     async def _requeued(self, task_id: str) -> None:
         task = await self.ports.store.task(task_id)
         if task is not None and task.state is TaskState.READY:
-            self.dispatcher(task.topic).task_ready(ready_hint(task))
+            self.topics.task_ready(task.topic, ready_hint(task))
 
 
 _FOREVER = float("inf")

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
+from stellwerk.actors.bounds import check_error_code, check_length, check_lock_duration, check_task_id
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.dispatcher import TopicDispatcher
 from stellwerk.actors.instance import Envelope
@@ -18,7 +19,15 @@ from stellwerk.actors.leases import LeaseBook, WorkerLink
 from stellwerk.actors.mailbox import Reply
 from stellwerk.core.commands import Command, CompleteTask, EndTaskInFailure, FailureKind, ThrowBpmnError
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import CallerError, InvalidInput, NotFound, PeerError, StellwerkError
+from stellwerk.errors import (
+    CallerError,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+    PeerError,
+    StellwerkError,
+    StoreUnavailable,
+)
 from stellwerk.json_values import JsonValue, canonical, canonical_object, digest, dumps, loads
 from stellwerk.limits import Limits
 from stellwerk.ports import (
@@ -40,6 +49,7 @@ WorkerRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Extend | Release
 
 _RETRIES_MAX = 2**31 - 1
 _RETRY_AFTER_MS_MAX = 365 * 24 * 3_600_000
+_REQUEST_BYTES = 500
 _RELEASING = (Complete, Fail, BpmnErrorReport, Release)
 """Requests that end the lease when they succeed."""
 
@@ -91,23 +101,53 @@ class Requester(WorkerLink, Protocol):
 
     def finished(self, task_id: str, fence: int) -> None: ...
 
-    def check_lock_duration(self, duration_ms: int) -> None: ...
-
 
 class WorkerRequests:
     def __init__(self, session: Requester, services: RequestServices) -> None:
         self._session = session
         self._services = services
+        self._limits = services.limits
+        self._waiting: dict[tuple[str, int], list[WorkerRequest]] = {}
+        """By lease with a request under way: the later ones."""
+        self._bytes_waiting = 0
 
     async def handle(self, request: WorkerRequest) -> None:
+        """Requests for one lease are answered, and take effect, in the order in which they came."""
         key = (request.task_id, request.fence)
         self._session.pending[key] += 1
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = []
+            await self._begin(request)
+        elif self._bytes_waiting + _size_of(request) > self._limits.frame_bytes_max:
+            self._tell(request, StoreUnavailable("too many requests for one lease wait"))
+        else:
+            waiting.append(request)
+            self._bytes_waiting += _size_of(request)
+
+    async def _begin(self, request: WorkerRequest) -> None:
+        await self._answer_failure(request, self._start(request))
+
+    async def _answer_failure(self, request: WorkerRequest, attempt: Awaitable[None]) -> None:
         try:
-            await self._start(request)
+            await attempt
         except StellwerkError as error:
             self._answer(request, error)
+        except Exception:
+            self._answer(request, InvariantBroken("the request failed; it may be repeated"))
+            raise
+
+    def _begin_next(self, key: tuple[str, int]) -> None:
+        waiting = self._waiting[key]
+        if not waiting:
+            del self._waiting[key]
+            return
+        request = waiting.pop(0)
+        self._bytes_waiting -= _size_of(request)
+        self._services.spawn(self._begin, request)
 
     async def _start(self, request: WorkerRequest) -> None:
+        check_task_id(request.task_id, self._limits)
         match request:
             case Complete():
                 await self._complete(request)
@@ -136,6 +176,8 @@ class WorkerRequests:
         )
 
     async def _bpmn_error(self, request: BpmnErrorReport) -> None:
+        check_error_code(request.code, self._limits)
+        check_length("message", request.message, self._limits.message_bytes_max)
         variables = canonical_object(self._value(bytes(request.variables), "$.variables"), "$.variables")
         details = self._value(bytes(request.details), "$.details")
         code = str(canonical(request.code, "$.code"))
@@ -174,6 +216,7 @@ class WorkerRequests:
     # --- requests that only the row decides ------------------------------------------------------------------------
 
     async def _fail(self, request: Fail) -> None:
+        check_length("message", request.message, self._limits.message_bytes_max)
         details = self._value(bytes(request.details), "$.details")
         message = str(canonical(request.message, "$.message"))
         _check_number("retries", request.retries, _RETRIES_MAX)
@@ -211,13 +254,10 @@ class WorkerRequests:
             self._session.holder.worker_id,
             worker_gives_up=request.retries == 0,
         )
-        try:
-            await self._command(request, command)
-        except StellwerkError as error:
-            self._answer(request, error)
+        await self._answer_failure(request, self._command(request, command))
 
     async def _extend(self, request: Extend) -> None:
-        self._session.check_lock_duration(request.lock_duration_ms)
+        check_lock_duration(request.lock_duration_ms, self._limits)
         began = self._services.ports.clock.monotonic()
 
         def answered(answer: LeaseAnswer) -> None:
@@ -257,6 +297,10 @@ class WorkerRequests:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _answer(self, request: WorkerRequest, outcome: LeaseAnswerKind | StellwerkError) -> None:
+        self._tell(request, outcome)
+        self._begin_next((request.task_id, request.fence))
+
+    def _tell(self, request: WorkerRequest, outcome: LeaseAnswerKind | StellwerkError) -> None:
         key = (request.task_id, request.fence)
         self._session.pending[key] -= 1
         if not self._session.pending[key]:
@@ -294,9 +338,15 @@ class WorkerRequests:
 
     def _value(self, text: bytes, where: str) -> JsonValue:
         try:
-            return loads(text, bytes_max=self._services.limits.payload_bytes_max)
+            return loads(text, bytes_max=self._limits.payload_bytes_max)
         except CallerError as error:
             raise type(error)(f"{error.message} in {where}") from None
+
+
+def _size_of(request: WorkerRequest) -> int:
+    """Bytes in memory, about."""
+    texts = ("variables", "details", "message", "code")
+    return _REQUEST_BYTES + sum(len(getattr(request, name, None) or "") for name in texts)
 
 
 def _check_number(name: str, number: int | None, number_max: int) -> None:

@@ -7,19 +7,27 @@ it is durable. State, not counters: see the rules in docs/worker-protocol.md and
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
-import msgspec
 import trio
 
+from stellwerk.actors.bounds import check_length, check_report, check_subscription, check_topic, shortened
 from stellwerk.actors.leases import HeldLease, Subscription
-from stellwerk.actors.payloads import PayloadFilter, make_filter, selected_variables
+from stellwerk.actors.outbox import (
+    Deliveries,
+    Outbox,
+    in_portions,
+    offer_bytes,
+    renewed_lease,
+    selected,
+    task_offer,
+)
+from stellwerk.actors.payloads import PayloadFilter, make_filter
 from stellwerk.actors.requests import RequestServices, WorkerRequests
 from stellwerk.core.external_task import ExternalTask, Holder
 from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, StellwerkError
-from stellwerk.instants import to_rfc3339
 from stellwerk.ports import LeaseAnswerKind, ReleaseLease, ReleaseLeases, Resumed
 from stellwerk.wire.messages import (
     Ack,
@@ -41,12 +49,10 @@ from stellwerk.wire.messages import (
     Received,
     Release,
     Renewed,
-    RenewedLease,
     Revoked,
     RevokedLeaseNotice,
     SessionLimits,
     Subscribe,
-    TaskOffer,
     Tasks,
     Unsubscribe,
     Welcome,
@@ -60,20 +66,9 @@ _SILENT_HEARTBEATS = 4
 """A connection without a word for so long is closed; its leases live until their deadlines."""
 _LIVE_HEARTBEATS = 2
 """A report older than this justifies neither a renewal nor new work."""
-_OFFER_BYTES = 600
-"""What a task's envelope takes in a frame, at most, beside its variables, headers and texts of free length."""
-_MESSAGE_BYTES = 200
-
-
-@attrs.define
-class _Delivery:
-    number: int
-    deadline: float
-    leases: list[HeldLease]
-    size: int
-    """Bytes, about."""
-    taken: bool = False
-    """Handed to the transport: from then on a byte of it may have been written."""
+_ACK_BYTES = 50
+_TEXT_CHARS_MAX = 500
+"""Of a message for people in a `nack` or `error`: it may quote what the peer said."""
 
 
 class WorkerSession:
@@ -90,13 +85,8 @@ class WorkerSession:
         self._limits = services.limits
         self._requests = WorkerRequests(self, services)
         self._subscriptions: dict[str, Subscription] = {}
-        self._outbox: deque[EngineMessage] = deque()
-        self._outbox_bytes = 0
-        self._outbox_changed = trio.Event()
-        self._deliveries: deque[_Delivery] = deque()
-        self._delivery_count = 0
-        self._bytes_in_flight = 0
-        """Of all deliveries that are not confirmed."""
+        self._outbox = Outbox()
+        self._deliveries = Deliveries(services.limits.delivery_timeout_ms)
         self._bytes_reserved = 0
         """Of tasks that are about to be delivered."""
         self._unconfirmed: int | None = None
@@ -126,12 +116,24 @@ class WorkerSession:
             return False
         if self._unconfirmed is not None or self._is_full:
             return False
-        return not self._deliveries or self._deliveries[0].deadline > self._clock.monotonic()
+        if self._is_crowded and self._leases_in_all >= self._limits.worker_max_tasks_max:
+            return False
+        return not self._deliveries.are_overdue(self._clock.monotonic())
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Its topics share what one session may hold: room in one of them can be room for another."""
+        in_all = sum(subscription.max_tasks for subscription in self._subscriptions.values())
+        return in_all > self._limits.worker_max_tasks_max
+
+    @property
+    def _leases_in_all(self) -> int:
+        return sum(len(held.leases) + len(held.reserved) for held in self._subscriptions.values())
 
     @property
     def _is_full(self) -> bool:
         """A frame's worth of tasks is under way: large tasks go in turns, so that none is leased but not sent."""
-        return self._bytes_in_flight + self._bytes_reserved >= self._limits.frame_bytes_max
+        return self._deliveries.bytes + self._bytes_reserved >= self._limits.frame_bytes_max
 
     def reserve(self, payload_bytes: int) -> None:
         self._bytes_reserved += payload_bytes
@@ -162,8 +164,8 @@ class WorkerSession:
         frame: list[tuple[HeldLease, ExternalTask]] = []
         size = 0
         for held, whole in leases:
-            task = _with_selected_variables(whole, held.subscription)
-            bytes_needed = _offer_bytes(task)
+            task = selected(whole, held.subscription.variables)
+            bytes_needed = offer_bytes(task)
             if bytes_needed > self._limits.frame_bytes_max:
                 self._services.undeliverable(task, bytes_needed)
                 continue
@@ -176,13 +178,17 @@ class WorkerSession:
             self._send_tasks(frame, size)
 
     def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
-        notices = tuple(_renewed_lease(held, task, self._clock.monotonic()) for held, task in leases)
-        self.send(Renewed(notices, server_time_ms=self._server_time_ms()), _MESSAGE_BYTES * len(notices))
+        notices = [renewed_lease(held, task, self._clock.monotonic()) for held, task in leases]
+        for portion in in_portions(notices, self._limits.frame_bytes_max):
+            self.send(Renewed(portion, server_time_ms=self._server_time_ms()))
 
     def revoked(self, leases: Sequence[tuple[str, int]], reason: str) -> None:
-        notices = tuple(RevokedLeaseNotice(task_id, fence, reason) for task_id, fence in leases)
-        self._services.session_statistics.revoked += len(notices)
-        self.send(Revoked(notices), _MESSAGE_BYTES * len(notices))
+        self._services.session_statistics.revoked += len(leases)
+        self._revoke([RevokedLeaseNotice(task_id, fence, reason) for task_id, fence in leases])
+
+    def _revoke(self, notices: Sequence[RevokedLeaseNotice]) -> None:
+        for portion in in_portions(notices, self._limits.frame_bytes_max):
+            self.send(Revoked(portion))
 
     # --- the transport ---------------------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class WorkerSession:
                 await self._handle(message)
             except CallerError as error:
                 self.close(error.code, error.message)
-        if self.accepts_work and not accepted_work:
+        if self.accepts_work and (not accepted_work or self._is_crowded):
             self._services.wake_dispatchers(self._subscriptions)
 
     async def outgoing(self) -> Sequence[EngineMessage] | None:
@@ -205,44 +211,43 @@ class WorkerSession:
         while not self._outbox:
             if self.closed:
                 return None
-            self._outbox_changed = trio.Event()
-            await self._outbox_changed.wait()
-        messages = list(self._outbox)
-        self._outbox.clear()
-        self._outbox_bytes = 0
-        for delivery in self._deliveries:
-            delivery.taken = True
-        return messages
+            await self._outbox.wait()
+        self._deliveries.mark_taken()
+        return self._outbox.take()
 
     def disconnected(self) -> None:
         """The connection is gone. Leases stay until their deadlines, but what was never sent goes back at once."""
         self._end()
-        unsent = [held for delivery in self._deliveries if not delivery.taken for held in delivery.leases]
-        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.taken)
+        self._give_back_unsent()
+
+    def _give_back_unsent(self) -> None:
+        unsent = self._deliveries.take_unsent()
         if unsent:
             self._services.spawn(self._give_back, unsent, False)
 
     def close(self, code: str, message: str) -> None:
         """Say why, then end the session."""
         if not self.closed:
-            self.send(ProtocolErrorMessage(code, message))
+            # Not by `send`: it goes out however full the outbox is.
+            self._outbox.put(ProtocolErrorMessage(code, shortened(message, _TEXT_CHARS_MAX)))
             self._end()
 
     def _end(self) -> None:
         if not self.closed:
             self.closed = True
             self._services.session_ended(self)
-        self._outbox_changed.set()
+        self._outbox.wake()
 
-    def send(self, message: EngineMessage, size: int = _MESSAGE_BYTES) -> None:
+    def send(self, message: EngineMessage, size: int | None = None) -> None:
+        """``size``: bytes, about, where it is known already."""
         if self.closed:
             return
-        self._outbox.append(message)
-        self._outbox_bytes += size
-        self._outbox_changed.set()
-        if self._outbox_bytes > self._limits.session_outbox_bytes_max:
+        self._outbox.put(message, size)
+        if self._outbox.bytes > self._limits.session_outbox_bytes_max:
+            waiting = self._outbox.bytes
             self._outbox.clear()
-            self.close(NackCode.TOO_SLOW, f"{self._outbox_bytes} bytes wait to be read")
+            self._give_back_unsent()
+            self.close(NackCode.TOO_SLOW, f"{waiting} bytes wait to be read")
 
     def go_away(self, reason: str, within_ms: int) -> None:
         self.draining = True
@@ -251,8 +256,14 @@ class WorkerSession:
     # --- welcome ---------------------------------------------------------------------------------------------------
 
     def welcome(self, resumed: Resumed, kept: Sequence[HeldLease]) -> None:
-        """The first message: what became of what the worker holds. ``kept`` stands for ``resumed.kept``."""
+        """The first message: what became of what the worker holds. ``kept`` stands for ``resumed.kept``.
+
+        Lost leases that do not fit into it follow in `revoked`.
+        """
         now = self._clock.monotonic()
+        kept_leases = tuple(renewed_lease(held, task, now) for held, task in zip(kept, resumed.kept, strict=True))
+        lost = [LostLeaseNotice(lost.task_id, lost.fence, lost.reason) for lost in resumed.lost]
+        portion = next(in_portions(lost, self._limits.frame_bytes_max // 2), ())
         self.send(
             Welcome(
                 session=self.session_id,
@@ -265,10 +276,11 @@ class WorkerSession:
                     lock_duration_ms_min=self._limits.lock_duration_ms_min,
                     lock_duration_ms_max=self._limits.lock_duration_ms_max,
                 ),
-                kept=tuple(_renewed_lease(held, task, now) for held, task in zip(kept, resumed.kept, strict=True)),
-                lost=tuple(LostLeaseNotice(lost.task_id, lost.fence, lost.reason) for lost in resumed.lost),
+                kept=kept_leases,
+                lost=portion,
             )
         )
+        self._revoke([RevokedLeaseNotice(rest.task_id, rest.fence, rest.reason) for rest in lost[len(portion) :]])
 
     # --- messages of the worker ------------------------------------------------------------------------------------
 
@@ -279,27 +291,22 @@ class WorkerSession:
             case Received():
                 self._confirm(message.delivery)
             case Holding():
+                check_report(message.leases, self._limits, "$.leases")
                 self._reconcile(message.leases)
             case Subscribe():
                 self._subscribe(message)
             case Unsubscribe():
-                self.subscription(message.topic).max_tasks = 0
+                self._unsubscribe(message.topic)
             case Hello():
                 raise InvalidInput("hello was said before")
             case Authenticate():
+                check_length("token", message.token, self._limits.message_bytes_max)
                 self.hello = attrs.evolve(self.hello, token=message.token)
             case Goodbye():
                 self._end()
 
     def _subscribe(self, message: Subscribe) -> None:
-        limits = self._limits
-        if not message.topic or len(message.topic) > limits.topic_chars_max:
-            raise InvalidInput(f"a topic has 1 to {limits.topic_chars_max} characters @ $.topic")
-        if not 0 <= message.max_tasks <= limits.worker_max_tasks_max:
-            raise InvalidInput(f"max_tasks is 0 to {limits.worker_max_tasks_max} @ $.max_tasks")
-        self.check_lock_duration(message.lock_duration_ms)
-        if message.variables is not None and len(message.variables) > limits.variable_names_max:
-            raise InvalidInput(f"at most {limits.variable_names_max} variables can be named @ $.variables")
+        check_subscription(message, self._limits)
         payload_filter = self._payload_filter(message)
         subscription = self.subscription(message.topic)
         subscription.max_tasks = message.max_tasks
@@ -309,6 +316,12 @@ class WorkerSession:
             subscription.filter = payload_filter
             self._services.dispatcher(message.topic).filters_changed()
         self._services.wake_dispatchers([message.topic])
+
+    def _unsubscribe(self, topic: str) -> None:
+        check_topic(topic, self._limits)
+        found = self._subscriptions.get(topic)
+        if found is not None:
+            found.max_tasks = 0
 
     def _payload_filter(self, message: Subscribe) -> PayloadFilter | None:
         """The one that the subscription has, if it stays the same: workers subscribe again for every change of room."""
@@ -333,43 +346,30 @@ class WorkerSession:
     def topics(self) -> Sequence[str]:
         return tuple(self._subscriptions)
 
-    def check_lock_duration(self, duration_ms: int) -> None:
-        """:raises InvalidInput: outside the documented limits."""
-        low, high = self._limits.lock_duration_ms_min, self._limits.lock_duration_ms_max
-        if not low <= duration_ms <= high:
-            raise InvalidInput(f"a lock lasts {low} to {high} ms, not {duration_ms} @ $.lock_duration_ms")
-
     # --- delivery --------------------------------------------------------------------------------------------------
 
     def _send_tasks(self, leases: Sequence[tuple[HeldLease, ExternalTask]], size: int) -> None:
-        self._delivery_count += 1
         now = self._clock.monotonic()
-        deadline = now + self._limits.delivery_timeout_ms / 1000
-        self._deliveries.append(_Delivery(self._delivery_count, deadline, [held for held, _ in leases], size))
-        self._bytes_in_flight += size
-        offers = tuple(_offer(held, task, now) for held, task in leases)
-        self.send(Tasks(self._delivery_count, offers, server_time_ms=self._server_time_ms()), size)
+        number = self._deliveries.add([held for held, _ in leases], size, now)
+        if self.closed:  # by the frame before: it was too much
+            self._give_back_unsent()
+            return
+        offers = tuple(task_offer(held, task, now) for held, task in leases)
+        self.send(Tasks(number, offers, server_time_ms=self._server_time_ms()), size)
 
     def _confirm(self, delivery: int) -> None:
-        if delivery > self._delivery_count:
+        if delivery > self._deliveries.count:
             raise InvalidInput(f"delivery {delivery} was never sent @ $.delivery")
         if self._unconfirmed is not None and delivery >= self._unconfirmed:
             self._unconfirmed = None
-        while self._deliveries and self._deliveries[0].number <= delivery:
-            confirmed = self._next_delivery()
+        for confirmed in self._deliveries.take_confirmed(delivery):
             # Vouched for until the next report comes: it arrived, and reports follow every heartbeat.
             self._report |= {(held.task_id, held.fence) for held in confirmed.leases}
-
-    def _next_delivery(self) -> _Delivery:
-        """It is confirmed or taken back."""
-        delivery = self._deliveries.popleft()
-        self._bytes_in_flight -= delivery.size
-        return delivery
 
     def _reconcile(self, leases: Sequence[LeaseRef]) -> None:
         self._report = frozenset((lease.task_id, lease.fence) for lease in leases)
         self._reported_at = self._clock.monotonic()
-        unconfirmed = {id(held) for delivery in self._deliveries for held in delivery.leases}
+        unconfirmed = {id(held) for held in self._deliveries.leases()}
         missing = [
             held
             for subscription in self._subscriptions.values()
@@ -394,7 +394,7 @@ class WorkerSession:
         """A request that ends the lease was answered."""
         held = self._services.leases.finish(task_id, fence)
         if held is not None:
-            self._services.wake_dispatchers([held.subscription.topic])
+            self._services.wake_dispatchers(self._subscriptions if self._is_crowded else [held.subscription.topic])
 
     async def _give_back(self, leases: Sequence[HeldLease], started: bool) -> None:
         """Release leases that the worker never got (``started`` False) or does not report any more."""
@@ -420,10 +420,8 @@ class WorkerSession:
             await self._clock.sleep(min(self.heartbeat_ms, self._limits.delivery_timeout_ms) / 2000)
 
     async def _take_back_overdue(self) -> None:
-        now = self._clock.monotonic()
         overdue: list[HeldLease] = []
-        while self._deliveries and self._deliveries[0].deadline <= now:
-            delivery = self._next_delivery()
+        for delivery in self._deliveries.take_overdue(self._clock.monotonic()):
             self._unconfirmed = delivery.number
             overdue += delivery.leases
         if overdue:
@@ -440,53 +438,7 @@ class WorkerSession:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, ref: int) -> None:
-        self.send(Ack(ref))
+        self.send(Ack(ref), _ACK_BYTES)
 
     def refuse(self, ref: int, error: StellwerkError) -> None:
-        self.send(Nack(ref, error.code, error.message, retryable=error.retryable))
-
-
-def _offer_bytes(task: ExternalTask) -> int:
-    texts = len(task.topic) + len(task.element_id) + len(task.definition_id) + len(task.business_key or "")
-    return _OFFER_BYTES + len(task.variables) + len(task.headers) + 6 * texts
-
-
-def _with_selected_variables(task: ExternalTask, subscription: Subscription) -> ExternalTask:
-    if subscription.variables is None:
-        return task
-    return attrs.evolve(task, variables=selected_variables(task.variables, subscription.variables))
-
-
-def _remaining_ms(held: HeldLease, now: float) -> int:
-    return max(0, int((held.deadline - now) * 1000))
-
-
-def _expires_at(task: ExternalTask) -> str:
-    assert task.lease is not None
-    return to_rfc3339(task.lease.until_ms)
-
-
-def _renewed_lease(held: HeldLease, task: ExternalTask, now: float) -> RenewedLease:
-    return RenewedLease(task.task_id, task.fence, _remaining_ms(held, now), _expires_at(task))
-
-
-def _offer(held: HeldLease, task: ExternalTask, now: float) -> TaskOffer:
-    return TaskOffer(
-        task_id=task.task_id,
-        fence=task.fence,
-        topic=task.topic,
-        token_id=task.token_id,
-        process_instance_id=task.instance_id,
-        process_definition_id=task.definition_id,
-        business_key=task.business_key,
-        element_id=task.element_id,
-        attempt=task.attempt,
-        retries_left=task.retries_left,
-        priority=task.priority,
-        created_at=to_rfc3339(task.created_at_ms),
-        lock_remaining_ms=_remaining_ms(held, now),
-        lock_expires_at=_expires_at(task),
-        variables=msgspec.Raw(task.variables),
-        headers=msgspec.Raw(task.headers),
-        single_try=task.single_try,
-    )
+        self.send(Nack(ref, error.code, shortened(error.message, _TEXT_CHARS_MAX), retryable=error.retryable))

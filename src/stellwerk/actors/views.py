@@ -10,8 +10,9 @@ import trio
 
 from stellwerk.core.evolve import fold
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.core.facts import InstanceCancelled, InstanceFailed
 from stellwerk.core.history import decode_state
-from stellwerk.core.instance import InstanceState, Token
+from stellwerk.core.instance import InstanceState, InstanceStatus, Token
 from stellwerk.errors import NotFound
 from stellwerk.json_values import JsonObject
 from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
@@ -19,7 +20,7 @@ from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
 __all__ = ["EndWaiters", "InstanceView", "view_of"]
 
 
-_TASKS_MAX = 2**31 - 1
+_ROWS_MAX = 2**31 - 1
 """All of them: an instance is shown whole."""
 
 
@@ -31,30 +32,53 @@ class InstanceView:
     tokens: tuple[Token, ...]
     variables: JsonObject
     """Of the process scope."""
-    steps: Sequence[HistoryStep]
+    reason: str | None
+    """Why it failed or was cancelled; None when it did not."""
+    steps: Sequence[HistoryStep] | None
+    """Every one; None where nobody asked for them."""
     tasks: tuple[tuple[ExternalTask, tuple[TaskAttempt, ...]], ...]
     """Every task with the leases that ended without success; the last lease stands in the task."""
     incidents: Sequence[Mapping[str, object]]
     user_tasks: Sequence[Mapping[str, object]]
 
 
-async def view_of(store: Store, instance_id: str) -> InstanceView:
+async def view_of(store: Store, instance_id: str, *, with_history: bool = True) -> InstanceView:
     """:raises NotFound: there is no such instance."""
     summary = await store.instance(instance_id)
     stored = await store.load_instance(instance_id)
     if summary is None or stored is None:
         raise NotFound(f"there is no instance {instance_id}")
     state = state_of(stored)
-    tasks = await store.tasks(instance_id=instance_id, limit=_TASKS_MAX)
+    tasks = await store.tasks(instance_id=instance_id, limit=_ROWS_MAX)
+    steps = await store.history(instance_id) if with_history else None
     return InstanceView(
         summary=summary,
         tokens=tuple(state.tokens.values()),
         variables=state.variables,
-        steps=await store.history(instance_id),
+        reason=await _reason_of_end(store, instance_id, stored, steps),
+        steps=steps,
         tasks=tuple([(task, tuple(await store.attempts(task.task_id))) for task in tasks]),
-        incidents=await store.incidents(instance_id),
-        user_tasks=await store.user_tasks(instance_id),
+        incidents=await store.incidents(instance_id, limit=_ROWS_MAX),
+        user_tasks=await store.user_tasks(instance_id, limit=_ROWS_MAX),
     )
+
+
+async def _reason_of_end(
+    store: Store, instance_id: str, stored: StoredInstance, steps: Sequence[HistoryStep] | None
+) -> str | None:
+    if stored.status not in (InstanceStatus.FAILED.value, InstanceStatus.CANCELLED.value):
+        return None
+    # The last step, unless a snapshot was made at that very step.
+    last = (stored.steps or steps or await store.history(instance_id))[-1]
+    for fact in reversed(last.facts):
+        match fact:
+            case InstanceFailed(code, message):
+                return f"{code}: {message}"
+            case InstanceCancelled(reason):
+                return reason
+            case _:
+                pass
+    return None
 
 
 def state_of(stored: StoredInstance) -> InstanceState:

@@ -13,6 +13,7 @@ from stellwerk.cli.mistakes import CommandFailed, EngineUnreachable, Mistake
 __all__ = ["EngineClient", "Refused", "segment"]
 
 _ANSWER_SECONDS_MAX = 30.0
+_CONTEXT_CHARS = 30
 _BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
 """In the words of the worker SDK, which also takes ws and wss."""
 
@@ -30,7 +31,7 @@ def segment(text: str) -> str:
     """An id as a piece of a path."""
     if not text or "/" in text:
         raise Mistake(f"{text!r} is no id")
-    return quote(text, safe="")
+    return quote(_checked(text), safe="")
 
 
 class EngineClient:
@@ -56,16 +57,22 @@ class EngineClient:
 
     def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if value is not None}
-        return self._request("POST", path, json.dumps(given).encode(), 0.0)
+        return self._request("POST", path, _checked(json.dumps(given, ensure_ascii=False)).encode(), 0.0)
 
     def _request(self, method: str, path: str, body: bytes | None, seconds_max: float) -> dict[str, Any]:
-        """:raises Refused: for 4xx; EngineUnreachable: when there is no answer; CommandFailed: for other answers."""
+        """
+        :raises Refused: for 4xx; EngineUnreachable: when there is no answer; CommandFailed: for other answers;
+            Mistake: when the URL is none.
+        """
         headers = {} if body is None else {"Content-Type": "application/json"}
         connection = self._connection(_ANSWER_SECONDS_MAX + seconds_max)
         try:
             connection.request(method, self._base + path, body, headers)
             response = connection.getresponse()
             return self._answer(response.status, response.read())
+        except (UnicodeError, http.client.InvalidURL):
+            # A name or path with characters that URLs do not have.
+            raise Mistake(_BAD_URL.format(self._url)) from None
         except (OSError, http.client.HTTPException) as error:
             way_out = "start one with `stellwerk serve`, or name another with --url"
             raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {way_out}") from None
@@ -94,7 +101,17 @@ class EngineClient:
 
 
 def _query_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else _checked(str(value))
+
+
+def _checked(text: str) -> str:
+    """:raises Mistake: for a command line that is no UTF-8: Python hands such bytes on as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        before = text[max(0, error.start - _CONTEXT_CHARS) : error.end]
+        raise Mistake(f"not UTF-8 text: {before!r}") from None
+    return text
 
 
 def _reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,10 +12,13 @@ from cyclopts import Parameter
 
 from stellwerk.cli.client import EngineClient, Refused
 from stellwerk.cli.mistakes import Mistake
-from stellwerk.cli.options import URL_DEFAULT, AsJson, Url
+from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, read_file
 from stellwerk.cli.output import print_json, print_table, say, short_instant, warn
 
 __all__ = ["definitions", "deploy"]
+
+_FILE_BYTES_MAX = 64 * 1024 * 1024
+"""More than any engine takes."""
 
 
 def deploy(
@@ -42,7 +46,7 @@ def deploy(
     if not files:
         raise Mistake("which file? As in: stellwerk deploy order.bpmn")
     body = {
-        "files": [{"name": str(file), "xml_base64": base64.b64encode(_content(file)).decode()} for file in files],
+        "files": [_uploaded(file) for file in files],
         "failure_policy": failure_policy,
         "adopt_java": adopt_java,
     }
@@ -72,11 +76,10 @@ def definitions(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
     return 0
 
 
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise Mistake(f"{file}: {error.strerror}") from None
+def _uploaded(file: Path) -> dict[str, str]:
+    # A file's name is bytes; those that are no UTF-8 cannot go into JSON as they are.
+    name = os.fsencode(file).decode(errors="backslashreplace")
+    return {"name": name, "xml_base64": base64.b64encode(read_file(file, _FILE_BYTES_MAX)).decode()}
 
 
 def _with_findings(refused: Refused) -> Mistake:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import attrs
 from cyclopts import Parameter
@@ -27,10 +27,21 @@ class Listing:
     path: str
     plural: str
     id_field: str
-    query: Mapping[str, object] = attrs.field(factory=dict)
+    is_by_id: bool = True
+
+    def beginning_with(self, client: EngineClient, text: str) -> list[Mapping[str, Any]]:
+        """The things whose ids go on after `text`; a few of them, where they are many."""
+        # In a list by id they are next to each other.
+        query = {"after": text, "limit": _SIBLINGS_MAX} if self.is_by_id else {"limit": _NEWEST_MAX}
+        rows = client.get(self.path, query)[self.plural]
+        return [row for row in rows if str(row[self.id_field]).startswith(text)]
 
 
-INSTANCES = Listing("/instances", "instances", "instance_id", {"limit": 1000})
+_SIBLINGS_MAX: Final = 20
+"""More than there are hexadecimal digits: what differs from an id in the last one only is among them."""
+_NEWEST_MAX: Final = 1000
+
+INSTANCES = Listing("/instances", "instances", "instance_id", is_by_id=False)
 """Beginnings are sought among the newest of them."""
 INCIDENTS = Listing("/incidents", "incidents", "incident_id")
 USER_TASKS = Listing("/user-tasks", "user_tasks", "user_task_id")
@@ -43,13 +54,10 @@ def find_id(client: EngineClient, given: str, listing: Listing) -> str:
     """
     if not _BEGINNING_CHARS_MIN <= len(given) < _WHOLE_CHARS:
         return given
-    found = [str(row[listing.id_field]) for row in client.get(listing.path, listing.query)[listing.plural]]
-    if given in found:
-        return given
-    fitting = [whole for whole in found if whole.startswith(given)]
+    fitting = [str(row[listing.id_field]) for row in listing.beginning_with(client, given)]
     if len(fitting) > 1:
         what = listing.plural.replace("_", " ")
-        raise Mistake(f"{given!r} is the beginning of {len(fitting)} {what}: {', '.join(fitting[:3])}, …")
+        raise Mistake(f"{given!r} is the beginning of several {what}: {', '.join(fitting[:3])}, …")
     return fitting[0] if fitting else given
 
 
@@ -59,7 +67,7 @@ def find_row(client: EngineClient, given: str, listing: Listing) -> Mapping[str,
     :raises Mistake: when there is none, or several begin like that.
     """
     whole = find_id(client, given, listing)
-    for row in client.get(listing.path, listing.query)[listing.plural]:
+    for row in listing.beginning_with(client, whole[:-1]):
         if row[listing.id_field] == whole:
             return dict(row)
     raise Mistake(f"there is no open {listing.id_field.removesuffix('_id').replace('_', ' ')} {given}")

@@ -12,8 +12,16 @@ from cyclopts import Parameter
 from stellwerk.cli.client import EngineClient, Refused, segment
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
 from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
-from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import incident_lines, print_json, print_table, reason_of_end, say, short_instant, warn
+from stellwerk.cli.options import URL_DEFAULT, After, AsJson, Url, Variables, check_seconds, read_object
+from stellwerk.cli.output import (
+    incident_lines,
+    print_json,
+    print_table,
+    say,
+    short_instant,
+    warn,
+    warn_of_more,
+)
 
 __all__ = ["cancel", "instances", "start"]
 
@@ -47,6 +55,7 @@ def start(
         stellwerk start order --variables '{"amount": 12.5}'
         stellwerk start order --variables @order.json --business-key A-17 --wait --timeout 60
     """
+    check_seconds("--timeout", timeout)
     client = EngineClient(url)
     body = {
         "process": process,
@@ -93,7 +102,7 @@ def _wait_for_end(client: EngineClient, instance_id: str, seconds_max: float | N
         timeout_ms = int(min(max(0.0, deadline - time.monotonic()) * 1000, _WAIT_MS_MAX))
         query = {"timeout_ms": timeout_ms, "or_incident": True}
         client.get(path + "/wait", query, seconds_max=timeout_ms / 1000)
-        view = client.get(path)
+        view = client.get(path, {"history": False})
         if view["status"] != "RUNNING" or view["incidents"] or time.monotonic() >= deadline:
             return view
         # An engine that drains answers at once; do not run in circles until it is gone.
@@ -101,17 +110,15 @@ def _wait_for_end(client: EngineClient, instance_id: str, seconds_max: float | N
 
 
 def _outcome(view: dict[str, Any]) -> dict[str, Any]:
-    outcome = {name: view[name] for name in ("instance_id", "status", "variables", "incidents")}
-    return {**outcome, "reason": reason_of_end(view)}
+    return {name: view[name] for name in ("instance_id", "status", "variables", "incidents", "reason")}
 
 
 def _say_outcome(view: dict[str, Any]) -> None:
     say(view["status"])
     for name, value in sorted(view["variables"].items()):
         say(f"  {name} = {_compact(value)}")
-    reason = reason_of_end(view)
-    if reason is not None:
-        warn(reason)
+    if view["reason"] is not None:
+        warn(view["reason"])
     for incident in view["incidents"]:
         for line in incident_lines(incident):
             warn(line)
@@ -132,6 +139,7 @@ def instances(
         Literal["running", "completed", "failed", "cancelled"] | None, Parameter(help="Only these.")
     ] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    after: After = None,
     url: Url = URL_DEFAULT,
     json: AsJson = False,
 ) -> int:
@@ -143,7 +151,10 @@ def instances(
         stellwerk instances --process order --limit 10 --json
     """
     query = {"process": process, "status": None if status is None else status.upper(), "limit": limit}
-    page = EngineClient(url).get("/instances", query)["instances"]
+    answer = EngineClient(url).get("/instances", {**query, "after": after})
+    page = answer["instances"]
+    if answer["more"]:
+        warn_of_more(page[-1]["instance_id"])
     if json:
         print_json(page)
         return 0

@@ -6,7 +6,6 @@ Each command lives in a module of its own, which imports the engine, trio or ric
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +16,12 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from stellwerk.cli.deploy import definitions, deploy
 from stellwerk.cli.instances import cancel, instances, start
-from stellwerk.cli.mistakes import CommandFailed, Mistake
+from stellwerk.cli.mistakes import CommandFailed, Mistake, traceback_if_wanted, unexpected
 from stellwerk.cli.operate import complete, incidents, message, resolve, set_variables, user_tasks
 from stellwerk.cli.output import warn
 from stellwerk.cli.serve import serve
 from stellwerk.cli.show import show
+from stellwerk.cli.streams import OutputFailed, ReaderGone, guarded_output, occupy_closed_descriptors
 from stellwerk.cli.worker import worker
 
 __all__ = ["main", "run"]
@@ -41,8 +41,8 @@ Or step by step, in three terminals:
     stellwerk start order --variables '{"amount": 12.5}' --wait
     stellwerk show INSTANCE
 
-Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use,
-3 no engine reachable. The engine's URL: --url, or STELLWERK_URL.
+Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use or
+another obstacle, 3 no engine reachable. The engine's URL: --url, or STELLWERK_URL.
 """
 
 _RUNNING = Group("Run", sort_key=1)
@@ -109,6 +109,11 @@ def _flowing(text: str) -> str:
 
 def run(tokens: Sequence[str]) -> int:
     """Run a command line; returns the exit code. Whatever is wrong with it becomes a line on stderr."""
+    with guarded_output():
+        return _run(tokens)
+
+
+def _run(tokens: Sequence[str]) -> int:
     try:
         code = _make_app()(list(tokens))
         sys.stdout.flush()
@@ -118,10 +123,12 @@ def run(tokens: Sequence[str]) -> int:
         return _fail(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has enough (as in `… | head`); Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderGone:
         return 0
+    except OutputFailed as error:
+        return _fail(Mistake(str(error)))
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user can do more with a line than with a traceback
+        return _fail_unexpectedly(error)
     return code if isinstance(code, int) else 0
 
 
@@ -131,10 +138,18 @@ def _fail(error: CommandFailed) -> int:
     return error.exit_code
 
 
+def _fail_unexpectedly(error: Exception) -> int:
+    shown = traceback_if_wanted(error)
+    if shown is not None:
+        warn(shown)
+    return _fail(unexpected(error))
+
+
 def _names_a_place(line: str) -> bool:
     """``order.bpmn:3:7: …`` or ``shop.py:7: …``: as compilers print it, so that editors find the place."""
     return re.match(r"[^:]+:\d+:(\d+:)? ", line) is not None
 
 
 def main() -> None:
+    occupy_closed_descriptors()
     sys.exit(run(sys.argv[1:]))

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDED_BADLY", "NO_ENGINE", "WRONG_USE", "CommandFailed", "EngineUnreachable", "Mistake"]
+import os
+import traceback
+
+__all__ = [
+    "ENDED_BADLY",
+    "NO_ENGINE",
+    "WRONG_USE",
+    "CommandFailed",
+    "EngineUnreachable",
+    "Mistake",
+    "traceback_if_wanted",
+    "unexpected",
+]
+
+_DEBUG = "STELLWERK_DEBUG"
 
 ENDED_BADLY = 1
 """The command did what it should, and what it is about ended in an error or waits with an incident."""
@@ -24,3 +38,16 @@ class Mistake(CommandFailed):
 
 class EngineUnreachable(CommandFailed):
     exit_code = NO_ENGINE
+
+
+def unexpected(error: BaseException) -> Mistake:
+    """What no command foresaw, as a line."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Mistake(what if os.environ.get(_DEBUG) else f"{what}; set {_DEBUG}=1 for the traceback")
+
+
+def traceback_if_wanted(error: BaseException) -> str | None:
+    """None without STELLWERK_DEBUG."""
+    return "".join(traceback.format_exception(error)).rstrip() if os.environ.get(_DEBUG) else None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from stellwerk.cli.client import EngineClient, segment
-from stellwerk.cli.ids import INCIDENTS, INSTANCES, USER_TASKS, InstanceId, find_id, find_row
-from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, Variables, read_object
-from stellwerk.cli.output import incident_lines, print_json, say, user_task_lines
+from stellwerk.cli.ids import INCIDENTS, INSTANCES, USER_TASKS, InstanceId, Listing, find_id, find_row
+from stellwerk.cli.options import URL_DEFAULT, After, AsJson, Limit, Url, Variables, check_seconds, read_object
+from stellwerk.cli.output import incident_lines, print_json, say, user_task_lines, warn_of_more
 
 __all__ = ["complete", "incidents", "message", "resolve", "set_variables", "user_tasks"]
 
 _TTL_MS_DEFAULT = 3_600_000
+_ROWS_DEFAULT = 100
 
 
 def message(
@@ -33,6 +35,7 @@ def message(
 
         stellwerk message "payment received" --key A-17 --variables '{"amount": 12.5}'
     """
+    check_seconds("--ttl-seconds", ttl_seconds, is_bounded=True)
     ttl_ms = None if ttl_seconds is None else int(ttl_seconds * 1000)
     body = {
         "name": name,
@@ -121,9 +124,11 @@ def set_variables(instance: InstanceId, /, *, variables: Variables, url: Url = U
     return 0
 
 
-def incidents(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
+def incidents(
+    *, limit: Limit = _ROWS_DEFAULT, after: After = None, url: Url = URL_DEFAULT, json: AsJson = False
+) -> int:
     """List open incidents."""
-    rows = EngineClient(url).get("/incidents")["incidents"]
+    rows = _page(INCIDENTS, limit, after, url)
     if json:
         print_json(rows)
         return 0
@@ -136,9 +141,11 @@ def incidents(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
     return 0
 
 
-def user_tasks(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
+def user_tasks(
+    *, limit: Limit = _ROWS_DEFAULT, after: After = None, url: Url = URL_DEFAULT, json: AsJson = False
+) -> int:
     """List open user tasks."""
-    rows = EngineClient(url).get("/user-tasks")["user_tasks"]
+    rows = _page(USER_TASKS, limit, after, url)
     if json:
         print_json(rows)
         return 0
@@ -149,3 +156,11 @@ def user_tasks(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
             say(line)
         say("")
     return 0
+
+
+def _page(listing: Listing, limit: int, after: str | None, url: str) -> Sequence[Mapping[str, Any]]:
+    answer = EngineClient(url).get(listing.path, {"limit": limit, "after": after})
+    rows: list[Mapping[str, Any]] = answer[listing.plural]
+    if answer["more"]:
+        warn_of_more(str(rows[-1][listing.id_field]))
+    return rows

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, BinaryIO, TypeAlias
 
 from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import Mistake
 
-__all__ = ["URL_DEFAULT", "AsJson", "Url", "Variables", "read_object"]
+__all__ = ["URL_DEFAULT", "After", "AsJson", "Limit", "Url", "Variables", "check_seconds", "read_file", "read_object"]
 
 URL_DEFAULT = "http://127.0.0.1:10560"
 
@@ -21,6 +22,19 @@ AsJson: TypeAlias = Annotated[
 Variables: TypeAlias = Annotated[
     str, Parameter(name="--variables", help="A JSON object, or @FILE to read it from a file (@- for standard input).")
 ]
+Limit: TypeAlias = Annotated[int, Parameter(name="--limit", help="At most so many.")]
+After: TypeAlias = Annotated[
+    str | None, Parameter(name="--after", help="Only what comes after it: the last id of the list before.")
+]
+
+_VARIABLES_BYTES_MAX = 16 * 1024 * 1024
+"""An engine takes 1 MiB without spaces and escapes; this is for files like /dev/zero, which have no end."""
+
+
+def check_seconds(option: str, seconds: float | None, *, is_bounded: bool = False) -> None:
+    """:raises Mistake: when it is no duration; `is_bounded`: nor may it be infinite."""
+    if seconds is not None and (not seconds >= 0 or (is_bounded and math.isinf(seconds))):
+        raise Mistake(f"{option} {seconds}: seconds are a number from 0 on")
 
 
 def read_object(text: str) -> dict[str, object]:
@@ -39,9 +53,30 @@ def read_object(text: str) -> dict[str, object]:
 
 
 def _read(name: str) -> str:
+    content = _read_input() if name == "-" else read_file(Path(name), _VARIABLES_BYTES_MAX)
     try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise Mistake(f"{name}: {error.strerror}") from None
+        return content.decode()
     except UnicodeDecodeError:
         raise Mistake(f"{name}: not UTF-8 text") from None
+
+
+def _read_input() -> bytes:
+    if sys.stdin is None:
+        raise Mistake("standard input is closed")
+    return _read_bounded("-", sys.stdin.buffer, _VARIABLES_BYTES_MAX)
+
+
+def read_file(file: Path, bytes_max: int) -> bytes:
+    """:raises Mistake: when it cannot be read, or is longer."""
+    try:
+        with file.open("rb") as stream:
+            return _read_bounded(str(file), stream, bytes_max)
+    except OSError as error:
+        raise Mistake(f"{file}: {error.strerror}") from None
+
+
+def _read_bounded(name: str, stream: BinaryIO, bytes_max: int) -> bytes:
+    content = stream.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise Mistake(f"{name}: longer than {bytes_max // 1024**2} MiB")
+    return content

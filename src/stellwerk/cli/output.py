@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -16,11 +17,11 @@ __all__ = [
     "incident_lines",
     "print_json",
     "print_table",
-    "reason_of_end",
     "say",
     "short_instant",
     "user_task_lines",
     "warn",
+    "warn_of_more",
 ]
 
 _PIPE_WIDTH = 240
@@ -32,18 +33,32 @@ def say(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """On standard error; where that is closed or full there is nobody to tell."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+
+
+def warn_of_more(last_id: str) -> None:
+    warn(f"there are more; see them with --after {last_id}")
 
 
 def print_json(value: object) -> None:
-    say(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    say(text)
 
 
 def console() -> Console:
     from rich.console import Console
 
     is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(markup=False, highlight=False, emoji=False, width=None if is_known else _PIPE_WIDTH)
+    width = None if is_known else _PIPE_WIDTH
+    # By name, so that its encoding counts.
+    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=width)
 
 
 def print_table(
@@ -93,18 +108,6 @@ def user_task_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> l
         f"user task {row['user_task_id']}: {name}",
         *(f"  {label:<9} {value}" for label, value in details.items() if value),
     ]
-
-
-def reason_of_end(view: Mapping[str, Any]) -> str | None:
-    """Why an instance, shown whole, failed or was cancelled; None when it did not."""
-    facts = [fact for step in view["history"] for fact in step["facts"]]
-    match facts[-1] if facts else {}:
-        case {"fact": "InstanceFailed", "code": code, "message": message}:
-            return f"{code}: {message}"
-        case {"fact": "InstanceCancelled", "reason": reason}:
-            return str(reason)
-        case _:
-            return None
 
 
 def short_instant(instant: str | None) -> str:

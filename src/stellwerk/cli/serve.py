@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.output import say
+from stellwerk.cli.streams import OutputFailed
 
 if TYPE_CHECKING:
     from stellwerk.app import AppConfig
@@ -72,11 +73,16 @@ def serve(
 
 
 def _database_file(name: str) -> Path:
+    if not name:
+        raise Mistake("--db: the name of a file, or :memory:")
     path = Path(name)
-    if path.is_dir():
-        raise Mistake(f"{name}: is a directory")
-    if not path.absolute().parent.is_dir():
-        raise Mistake(f"{name}: there is no directory {path.absolute().parent}")
+    try:
+        if path.is_dir():
+            raise Mistake(f"{name}: is a directory")
+        if not path.absolute().parent.is_dir():
+            raise Mistake(f"{name}: there is no directory {path.absolute().parent}")
+    except OSError as error:
+        raise Mistake(f"{name}: {error.strerror}") from None
     return path
 
 
@@ -114,5 +120,5 @@ async def _serve_until_signal(config: AppConfig) -> None:
 
 def _announce(url: str) -> None:
     # Who closed our standard output does not want to know; the engine runs all the same.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OutputFailed):
         say(f"stellwerk {version('stellwerk')} listening on {url}")

@@ -14,7 +14,6 @@ from stellwerk.cli.output import (
     incident_lines,
     print_json,
     print_table,
-    reason_of_end,
     say,
     short_instant,
     user_task_lines,
@@ -43,9 +42,9 @@ def show(
         stellwerk show 0199f2a4-... --json
     """
     client = EngineClient(url)
-    view = client.get(f"/instances/{segment(find_id(client, instance, INSTANCES))}")
+    view = client.get(f"/instances/{segment(find_id(client, instance, INSTANCES))}", {"history": history})
     if json:
-        print_json(view if history else {name: value for name, value in view.items() if name != "history"})
+        print_json(view)
         return 0
     _say_summary(view)
     _print_tokens(view)
@@ -68,9 +67,8 @@ def _say_summary(view: Mapping[str, Any]) -> None:
     say(f"  started       {short_instant(view['started_at'])}")
     if view["ended_at"] is not None:
         say(f"  ended         {short_instant(view['ended_at'])}")
-    reason = reason_of_end(view)
-    if reason is not None:
-        say(f"  because       {reason}")
+    if view["reason"] is not None:
+        say(f"  because       {view['reason']}")
     say("")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from stellwerk.cli.mistakes import CommandFailed, Mistake
+from stellwerk.cli.mistakes import CommandFailed, Mistake, traceback_if_wanted
 from stellwerk.cli.output import warn
+from stellwerk.cli.streams import as_it_is
 
 if TYPE_CHECKING:
     from stellwerk.worker import Worker
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["worker"]
 
 _PACKAGE = Path(__file__).parents[1]
-_DEBUG = "STELLWERK_DEBUG"
 
 
 def worker(
@@ -43,6 +42,11 @@ def worker(
         stellwerk worker shop.workers:worker
         stellwerk worker payment.py --url http://engine.example:10560
     """
+    with as_it_is():
+        return _run(target, url)
+
+
+def _run(target: str, url: str | None) -> int:
     from stellwerk.errors import StellwerkError
     from stellwerk.worker import WorkerGaveUp
 
@@ -63,13 +67,14 @@ def _load(target: str) -> Worker:
 
     try:
         return load_worker(target)
-    except Exception as error:  # noqa: BLE001 - whatever the module does when it is imported
-        if os.environ.get(_DEBUG):
-            warn(traceback.format_exc().rstrip())
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the module does when it is imported
+        shown = traceback_if_wanted(error)
+        if shown is not None:
+            warn(shown)
         raise Mistake(_as_line(target, error)) from None
 
 
-def _as_line(target: str, error: Exception) -> str:
+def _as_line(target: str, error: Exception | SystemExit) -> str:
     """``shop.py:7: TypeError: …``, as compilers print it."""
     from stellwerk.errors import StellwerkError
 

@@ -34,6 +34,8 @@ from stellwerk.model.process import Event, FlowNode, Gateway, SubProcess, Task
 
 __all__ = ["Context", "Decision", "NotOpen", "TaskFinal", "decide"]
 
+_MESSAGE_CHARS_MAX = 1_000
+
 
 @attrs.frozen
 class Decision:
@@ -151,11 +153,17 @@ def _move(step: Step, token_id: str) -> None:
     try:
         _go_on(step, token)
     except BpmnFault as fault:
-        open_incident(step, step.state.tokens[token_id], MODEL_FAULT, fault.message)
+        open_incident(step, step.state.tokens[token_id], MODEL_FAULT, _shortened(fault.message))
+
+
+def _shortened(message: str) -> str:
+    """A message may show a variable's value: thousands of incidents of one step must not show a large one each."""
+    return message if len(message) <= _MESSAGE_CHARS_MAX else message[: _MESSAGE_CHARS_MAX - 1] + "…"
 
 
 def _go_on(step: Step, token: Token) -> None:
     """From where the token stands: the end of its activity, the way out of a node that is done, or the node itself."""
+    step.check_bytes()
     node = step.node(token.node_id)
     activity = step.activity_of(token)
     if activity is not None:

@@ -10,6 +10,7 @@ import attrs
 from stellwerk.core import facts as f
 from stellwerk.core.evolve import apply
 from stellwerk.core.instance import ActivityInstance, InstanceState, Token
+from stellwerk.core.weights import Scale
 from stellwerk.errors import BpmnFault, Conflict
 from stellwerk.ids import FreshIds
 from stellwerk.instants import InstantMs
@@ -17,6 +18,9 @@ from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy, FlowNode, Process
 
 __all__ = ["Context", "NotOpen", "Step", "TaskFinal", "Work"]
+
+_MOVES_UNWEIGHED = 4
+"""Most steps are over by then: they pay nothing for the bound on what a step writes."""
 
 
 class NotOpen(Conflict):
@@ -67,9 +71,14 @@ class Step:
     endings: list[TaskFinal] = attrs.field(factory=list)
     queue: deque[tuple[Work, str]] = attrs.field(factory=deque)
     """What is still to be done; a queue instead of recursion, so that long runs without a wait state fit."""
+    moves: int = 0
     nodes_entered: int = 0
+    scale: Scale = attrs.field(init=False)
     tasks_created: dict[str, None] = attrs.field(factory=dict)
     """Tasks of this very step: no worker can have one of them."""
+
+    def __attrs_post_init__(self) -> None:
+        self.scale = Scale(self.context.limits.step_bytes_max)
 
     def emit(self, fact: f.Fact) -> None:
         self.facts.append(fact)
@@ -91,6 +100,15 @@ class Step:
         """:raises BpmnFault: when so many more tokens are more than one instance may have."""
         if len(self.state.tokens) + tokens > self.context.limits.instance_tokens_max:
             raise BpmnFault(f"more than {self.context.limits.instance_tokens_max} tokens in one instance")
+
+    def check_bytes(self) -> None:
+        """Before a token moves on.
+
+        :raises BpmnFault: when the step has already written as much as one step may.
+        """
+        self.moves += 1
+        if self.moves > _MOVES_UNWEIGHED:
+            self.scale.weigh_facts(self.facts, self.state)
 
     def end_token(self, token: Token) -> None:
         """The token is consumed; what waits for that is looked at next."""

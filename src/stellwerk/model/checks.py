@@ -39,6 +39,9 @@ _LATER = "cannot run yet"
 _ADOPT = "give it a topic, or adopt it for workers (stellwerk deploy --adopt-java)"
 _INSIDE = f"cannot run inside the engine: {_ADOPT}"
 
+_TARGET_PARTS_MAX = 50
+"""Of a dotted path: half of how deep a value may be, so that there is room for what is put there."""
+
 _GATEWAYS = (GatewayKind.EXCLUSIVE, GatewayKind.PARALLEL)
 _SUBPROCESSES = (SubProcessKind.EMBEDDED,)
 _FOR_WORKERS = (TaskKind.SERVICE, TaskKind.SEND, TaskKind.BUSINESS_RULE, TaskKind.SCRIPT)
@@ -85,6 +88,7 @@ class _Checks:
                 pass
         if isinstance(node, Activity):
             yield from self._check_activity(node)
+        yield from _check_targets(node)
         yield from self._check_reached(node)
 
     # --- scopes ---
@@ -206,6 +210,14 @@ class _Checks:
                 return node.is_for_compensation
             case _:
                 return False
+
+
+def _check_targets(node: FlowNode) -> Iterator[Finding]:
+    for mapped in (*node.inputs, *node.outputs):
+        parts = mapped.target.count(".") + 1
+        if parts > _TARGET_PARTS_MAX:
+            what = f"a mapping's target has {parts} parts, at most {_TARGET_PARTS_MAX} are allowed"
+            yield Finding(Severity.ERROR, mapped.position, node.id, _element_name(node), what)
 
 
 def _problem(event: Event, definition: EventDefinition) -> str | None:

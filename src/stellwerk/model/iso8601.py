@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
 
-from stellwerk.instants import EPOCH, InstantMs
+from stellwerk.instants import EPOCH, INSTANT_MS_MAX, INSTANT_MS_MIN, InstantMs
 
 __all__ = ["Duration", "add", "parse_duration", "parse_instant"]
 
@@ -28,8 +28,6 @@ _INSTANT = re.compile(
 )
 _YEARS_MAX = 1_000
 """For durations: from now on, none leads beyond the year 9999."""
-_INSTANT_MS_MIN = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
-_INSTANT_MS_MAX = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _ZONE_CHARS_MAX = 64
 _BEYOND = "a date beyond the year 9999, or before the year 1"
 
@@ -87,7 +85,7 @@ def add(instant_ms: InstantMs, duration: Duration) -> InstantMs:
 
 
 def _within_calendar(instant_ms: InstantMs) -> InstantMs:
-    if not _INSTANT_MS_MIN <= instant_ms <= _INSTANT_MS_MAX:
+    if not INSTANT_MS_MIN <= instant_ms <= INSTANT_MS_MAX:
         raise ValueError(_BEYOND)
     return instant_ms
 

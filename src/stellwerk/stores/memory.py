@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice
 
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, UserTaskRow
@@ -183,17 +184,21 @@ class MemoryStore:
             elif message.name in starts:
                 yield MatchedMessage(message, None, None, starts[message.name][0].definition_id)
 
-    async def incidents(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+    async def incidents(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
         return [
             _incident(waiting, waiting.row)
-            for _, waiting in _of_instance(self._tables.incidents, instance_id)
+            for waiting in _page(self._tables.incidents, instance_id, limit, after)
             if isinstance(waiting.row, IncidentRow)
         ]
 
-    async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
         return [
             _user_task(waiting, waiting.row)
-            for _, waiting in _of_instance(self._tables.user_tasks, instance_id)
+            for waiting in _page(self._tables.user_tasks, instance_id, limit, after)
             if isinstance(waiting.row, UserTaskRow)
         ]
 
@@ -217,8 +222,11 @@ def _newest_first(row: InstanceSummary) -> tuple[int, tuple[int, ...]]:
     return -row.started_at_ms, tuple(-ord(char) for char in row.instance_id)
 
 
-def _of_instance(rows: Mapping[str, Waiting], instance_id: str | None) -> list[tuple[str, Waiting]]:
-    return sorted((key, row) for key, row in rows.items() if instance_id in (None, row.instance_id))
+def _page(rows: Mapping[str, Waiting], instance_id: str | None, limit: int, after: str | None) -> list[Waiting]:
+    keys = (
+        key for key, row in rows.items() if instance_id in (None, row.instance_id) and (after is None or key > after)
+    )
+    return [rows[key] for key in nsmallest(limit, keys)]
 
 
 def _by_name_and_key(rows: Iterable[tuple[str, Waiting]]) -> dict[tuple[str, str], list[tuple[str, str]]]:

@@ -33,7 +33,7 @@ class ErrorKind(StrEnum):
     FINISH_EXTERNAL_TASK = "finishExternalTask"
     """A result could not be handed in."""
     UNPROCESSABLE_EXTERNAL_TASK = "unprocessableExternalTask"
-    """The payload does not fit the handler's annotation."""
+    """The payload does not fit the handler's annotation, or what the handler raised cannot be said to the engine."""
     IDENTITY_REFRESH = "identityRefresh"
     CRITICAL_IDENTITY_FAILURE = "criticalIdentityFailure"
     PERMANENT_AUTHORIZATION_ERROR = "permanentAuthorizationError"
@@ -55,7 +55,8 @@ class Operation(StrEnum):
 class BpmnError(Exception):
     """A business error: raise it in a handler (or return it), and it becomes a BPMN error at the task.
 
-    ``details`` are for people, ``variables`` go to whoever catches the error. Both must be JSON.
+    ``code`` has 1 to 200 characters. ``details`` are for people, ``variables`` go to whoever catches the error and must
+    be JSON. An error with another code or other variables is reported and fails the attempt.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class BpmnError(Exception):
 class TaskFailure(Exception):
     """A technical failure, with a say in what follows.
 
-    ``retry_after`` is in seconds, None: the engine's own back-off. ``retries`` is how many attempts are left, None: the
-    engine counts. ``details`` must be JSON.
+    ``retry_after`` is in seconds (not an instant), at most 365 days; None: the engine's own back-off. ``retries`` is
+    how many attempts are left, None: the engine counts. An unusable number is reported and left out. ``details`` are
+    for people; what is no JSON becomes a text.
     """
 
     def __init__(

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import attrs
-import msgspec
 import trio
 
-from stellwerk.errors import StellwerkError
-from stellwerk.json_values import JsonValue
-from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Release
+from stellwerk.errors import InvalidInput, StellwerkError
+from stellwerk.wire.messages import Complete, Release
 from stellwerk.worker.errors import BpmnError, ErrorKind, Operation, TaskFailure, leaves_of
+from stellwerk.worker.failures import bpmn_error_report, failure, plain_failure, unusable_numbers
 from stellwerk.worker.handler import Handler, HandlerMode, run_asyncio, run_trio
 from stellwerk.worker.leases import FinalRequest, Lease
-from stellwerk.worker.payloads import payload_from_json, result_to_json, text_for_json
+from stellwerk.worker.payloads import payload_from_json, result_to_json
 from stellwerk.worker.reports import Reports
 from stellwerk.worker.system import Threads
 from stellwerk.worker.task import Task
+from stellwerk.worker.texts import described, text_of
 
 __all__ = ["WORKER_STOPS", "Executions"]
 
 WORKER_STOPS = "worker_stops"
-_MESSAGE_CHARS_MAX = 2_000
-_TRACEBACK_CHARS_MAX = 16_000
 _MACHINERY = ("trio", "trio_asyncio", "outcome", "asyncio")
 _SIGNS_OF_ASYNCIO = ("no running event loop", "unrecognized yield message")
 
@@ -54,12 +51,16 @@ class Executions:
         threads: Threads,
         next_ref: Callable[[], int],
         ended: Callable[[Lease, FinalRequest], None],
+        *,
+        ctrl_c_interrupts: bool,
     ) -> None:
+        """``ctrl_c_interrupts``: a `KeyboardInterrupt` in a coroutine may be the user's Ctrl-C, and ends the worker."""
         self._handlers = handlers
         self._reports = reports
         self._threads = threads
         self._next_ref = next_ref
         self._ended = ended
+        self._ctrl_c_interrupts = ctrl_c_interrupts
         self._by_lease: dict[Lease, _Execution] = {}
         self.running: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
@@ -92,13 +93,33 @@ class Executions:
     async def _run(self, execution: _Execution) -> None:
         topic = execution.task.topic
         try:
-            request = await self._outcome(execution, self._handlers[topic])
+            request = await self._safe_outcome(execution, self._handlers[topic])
         finally:
             del self._by_lease[execution.lease]
             self.running[topic] -= 1
             if execution.lost:
                 self.lost[topic] -= 1
-        self._ended(execution.lease, request)
+        self._end(execution.lease, request)
+
+    def _end(self, lease: Lease, request: FinalRequest) -> None:
+        instead = plain_failure(self._next_ref(), *lease.key, "the worker could not hand in what the handler gave")
+        for attempted in (request, instead):
+            try:
+                self._ended(lease, attempted)
+                return
+            except Exception as error:  # noqa: BLE001 — one task must not take the other tasks' worker with it
+                self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, error, lease.task, with_traceback=True)
+
+    async def _safe_outcome(self, execution: _Execution, handler: Handler) -> FinalRequest:
+        """The boundary of one execution: what the user's objects do in here fails their task, and nothing else."""
+        try:
+            return await self._outcome(execution, handler)
+        except BaseException as error:
+            if self._must_pass(error, handler) is not None:
+                raise
+            reported = error if isinstance(error, Exception) else RuntimeError(described(error))
+            self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, reported, execution.task, with_traceback=True)
+            return plain_failure(self._next_ref(), *execution.lease.key, f"in the worker: {described(error)}")
 
     async def _outcome(self, execution: _Execution, handler: Handler) -> FinalRequest:
         """What to tell the engine. A cancellation from outside passes through."""
@@ -107,19 +128,32 @@ class Executions:
             payload = payload_from_json(execution.lease.offer.variables, handler.payload_type)
         except StellwerkError as error:
             self._reports.error(ErrorKind.UNPROCESSABLE_EXTERNAL_TASK, error, task)
-            return self._failure(task, error)
+            return failure(self._next_ref(), task.id, task.fence, error)
         self._reports.heartbeat(Operation.PROCESS_EXTERNAL_TASK, task.id)
         try:
             returned = await self._call(execution, handler, handler.bind(payload, task))
             return self._success(execution, returned)
-        except (KeyboardInterrupt, trio.Cancelled):
-            raise
-        except BaseException as raised:
-            leaf = _only_leaf(raised)
-            if leaf is None:
-                raise
+        except BaseException as raised:  # noqa: BLE001 — it becomes the task's failure, reported with its traceback
+            passing = self._must_pass(raised, handler)
+            if passing is not None:
+                raise passing from None
             raised.__traceback__ = _users_traceback(raised)
-            return self._raised(execution, leaf)
+            return self._raised(execution, _only_leaf(raised))
+
+    def _must_pass(self, error: BaseException, handler: Handler) -> BaseException | None:
+        """The part of `error` that is not the handler's: the run is being cancelled, or Ctrl-C was pressed.
+
+        A `trio.Cancelled` that nobody ordered now was kept and raised again by the handler. A `KeyboardInterrupt` in a
+        thread never comes from the keyboard.
+        """
+        passing: tuple[type[BaseException], ...] = ()
+        if trio.current_effective_deadline() == float("-inf"):
+            passing += (trio.Cancelled,)
+        if self._ctrl_c_interrupts and handler.mode is not HandlerMode.THREAD:
+            passing += (KeyboardInterrupt,)
+        if isinstance(error, BaseExceptionGroup):
+            return error.subgroup(passing) if passing else None
+        return error if isinstance(error, passing) else None
 
     async def _call(self, execution: _Execution, handler: Handler, call: Callable[[], object]) -> object:
         if handler.mode is HandlerMode.THREAD:
@@ -146,51 +180,29 @@ class Executions:
         if task.cancelled:
             # It was told to give up, and did: no failure of the task, and no retry is used up.
             return Release(self._next_ref(), task.id, task.fence, started=True)
-        reported = error if isinstance(error, Exception) else RuntimeError(f"the handler raised {error!r}")
+        reported = error if isinstance(error, Exception) else RuntimeError(f"the handler raised {described(error)}")
         is_meant = isinstance(error, TaskFailure | StellwerkError)
         self._reports.error(ErrorKind.PROCESS_EXTERNAL_TASK, reported, task, with_traceback=not is_meant)
-        return self._failure(task, error, _hint(self._handlers[task.topic], error))
+        unusable = unusable_numbers(error)
+        if unusable is not None:
+            self._reports.error(ErrorKind.UNPROCESSABLE_EXTERNAL_TASK, unusable, task)
+        return failure(self._next_ref(), task.id, task.fence, error, _hint(self._handlers[task.topic], error))
 
     def _bpmn_error(self, task: Task, error: BpmnError) -> FinalRequest:
         try:
-            details, variables = result_to_json(error.details), result_to_json(error.variables)
-        except StellwerkError as unusable:
-            self._reports.error(ErrorKind.PROCESS_EXTERNAL_TASK, unusable, task)
-            return self._failure(task, unusable)
-        message = None if error.message is None else text_for_json(str(error.message), _MESSAGE_CHARS_MAX)
-        code = text_for_json(str(error.code), _MESSAGE_CHARS_MAX)
-        return BpmnErrorReport(self._next_ref(), task.id, task.fence, code, message, details, variables)
-
-    def _failure(self, task: Task, error: BaseException, hint: str = "") -> Fail:
-        retry_after_ms = retries = None
-        details = _traceback(error)
-        message = str(error) or type(error).__name__
-        if isinstance(error, TaskFailure):
-            message, retries = error.message, error.retries
-            retry_after_ms = None if error.retry_after is None else max(0, round(error.retry_after * 1000))
-            details = details if error.details is None else error.details
-        elif not isinstance(error, StellwerkError):
-            message = f"{type(error).__name__}: {error}" if str(error) else message
-        return Fail(
-            self._next_ref(),
-            task.id,
-            task.fence,
-            text_for_json(message + hint, _MESSAGE_CHARS_MAX),
-            _details_to_json(details),
-            retry_after_ms,
-            retries,
-        )
+            return bpmn_error_report(self._next_ref(), task.id, task.fence, error)
+        except InvalidInput as unusable:
+            self._reports.error(ErrorKind.UNPROCESSABLE_EXTERNAL_TASK, unusable, task)
+            return plain_failure(self._next_ref(), task.id, task.fence, f"{unusable.message} ({described(error)})")
 
 
 class _Aborted:
     """The result of a handler that was cancelled."""
 
 
-def _only_leaf(error: BaseException) -> BaseException | None:
-    """What a handler's own nursery wrapped into a group; None: there is a cancellation in it, which must pass."""
+def _only_leaf(error: BaseException) -> BaseException:
+    """What a handler's own nursery wrapped into a group."""
     leaves = leaves_of(error)
-    if any(isinstance(leaf, trio.Cancelled | KeyboardInterrupt) for leaf in leaves):
-        return None
     return leaves[0] if len(leaves) == 1 else error
 
 
@@ -209,22 +221,7 @@ def _is_machinery(found: TracebackType) -> bool:
 
 def _hint(handler: Handler, error: BaseException) -> str:
     """What to do when a coroutine written for asyncio runs on trio."""
-    needs_asyncio = any(sign in str(error) for sign in _SIGNS_OF_ASYNCIO)
+    needs_asyncio = any(sign in text_of(error) for sign in _SIGNS_OF_ASYNCIO)
     if handler.mode is not HandlerMode.TRIO or not isinstance(error, RuntimeError | TypeError) or not needs_asyncio:
         return ""
     return f" (is this written for asyncio? Register it with @worker.task({handler.topic!r}, asyncio=True))"
-
-
-def _traceback(error: BaseException) -> JsonValue:
-    if isinstance(error, StellwerkError):
-        return None
-    text = "".join(traceback.format_exception(error))
-    return {"type": type(error).__name__, "traceback": text_for_json(text[-_TRACEBACK_CHARS_MAX:], len(text) + 1)}
-
-
-def _details_to_json(details: JsonValue) -> msgspec.Raw:
-    """The details of a failure never stand in the way of reporting it."""
-    try:
-        return result_to_json(details)
-    except StellwerkError:
-        return result_to_json(text_for_json(repr(details), _TRACEBACK_CHARS_MAX))

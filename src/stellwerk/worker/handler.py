@@ -11,6 +11,7 @@ from enum import Enum
 import attrs
 
 from stellwerk.errors import InvalidInput
+from stellwerk.json_values import canonical
 from stellwerk.worker.task import CancelSignal, Task
 
 __all__ = ["Handler", "HandlerMode", "make_handler"]
@@ -18,6 +19,7 @@ __all__ = ["Handler", "HandlerMode", "make_handler"]
 LOCK_SECONDS_MIN = 1.0
 LOCK_SECONDS_MAX = 24 * 3_600.0
 """What engines allow, unless they are set up otherwise."""
+TOPIC_CHARS_MAX = 200
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -71,8 +73,7 @@ def make_handler(
 
     :raises InvalidInput: when it cannot be called with a payload, a task and a signal, or an option makes no sense.
     """
-    if not topic:
-        raise InvalidInput("a topic must be a non-empty text")
+    _check_topic(topic)
     _check_options(topic, max_tasks, lock_duration)
     arguments, payload_type = _arguments(topic, function)
     return Handler(
@@ -84,14 +85,33 @@ def make_handler(
         max_tasks=max_tasks,
         lock_duration_ms=round(lock_duration * 1000),
         filter=_filter_text(topic, payload_filter),
-        variables=None if variables is None else tuple(variables),
+        variables=_variable_names(topic, variables),
     )
 
 
-def _check_options(topic: str, max_tasks: int, lock_duration: float) -> None:
-    if max_tasks < 1:
+def _check_topic(topic: object) -> None:
+    """What the engine would close the session for."""
+    if not isinstance(topic, str) or not 1 <= len(topic) <= TOPIC_CHARS_MAX:
+        raise InvalidInput(f"a topic must be a non-empty text of at most {TOPIC_CHARS_MAX} characters, not {topic!r}")
+    canonical(topic, f"topic {topic!r}")
+
+
+def _variable_names(topic: str, variables: typing.Iterable[str] | None) -> tuple[str, ...] | None:
+    if variables is None:
+        return None
+    names = tuple(variables)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInput(f"topic {topic!r}: the name of a variable must be a text, not {name!r}")
+        canonical(name, f"topic {topic!r}, variable {name!r}")
+    return names
+
+
+def _check_options(topic: str, max_tasks: object, lock_duration: object) -> None:
+    if isinstance(max_tasks, bool) or not isinstance(max_tasks, int) or max_tasks < 1:
         raise InvalidInput(f"topic {topic!r}: max_tasks must be a positive integer, not {max_tasks!r}")
-    if not LOCK_SECONDS_MIN <= lock_duration <= LOCK_SECONDS_MAX:
+    is_number = isinstance(lock_duration, int | float) and not isinstance(lock_duration, bool)
+    if not is_number or not LOCK_SECONDS_MIN <= lock_duration <= LOCK_SECONDS_MAX:  # type: ignore[operator]
         limits = f"{LOCK_SECONDS_MIN:g} to {LOCK_SECONDS_MAX:g} seconds"
         raise InvalidInput(f"topic {topic!r}: lock_duration must be {limits}, not {lock_duration!r}")
 
@@ -169,7 +189,18 @@ async def run_asyncio(call: Callable[[], object]) -> object:
     """Inside ``trio_asyncio.open_loop()``. Cancelling the surrounding scope cancels the asyncio task."""
     import trio_asyncio
 
-    async def in_asyncio() -> object:
-        return await typing.cast("Awaitable[object]", call())
+    ends_loop: BaseException | None = None
 
-    return typing.cast("object", await trio_asyncio.aio_as_trio(in_asyncio)())
+    async def in_asyncio() -> object:
+        nonlocal ends_loop
+        try:
+            return await typing.cast("Awaitable[object]", call())
+        except (KeyboardInterrupt, SystemExit) as error:
+            # asyncio hands these past the task to its loop, which is that of all handlers.
+            ends_loop = error
+            return None
+
+    result: object = await trio_asyncio.aio_as_trio(in_asyncio)()
+    if ends_loop is not None:
+        raise ends_loop
+    return result

@@ -45,6 +45,12 @@ class Lease:
     revoked: str | None = None
     """Why the engine took it away while its final request was unanswered: only the answer is awaited."""
     retries_sent: int = 0
+    suspicion: int = 0
+    """How many sessions were closed by the engine while the final request was under way (see `Finals`)."""
+    sent_in: int = 0
+    """The number of the session in which the final request was sent; 0: it waits to be sent."""
+    is_paused: bool = False
+    """The final request was refused and is repeated after a while."""
 
     @property
     def key(self) -> LeaseKey:

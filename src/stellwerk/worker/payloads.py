@@ -18,11 +18,12 @@ import msgspec
 
 from stellwerk.errors import InvalidInput
 from stellwerk.json_values import JsonValue, canonical, dumps, loads
+from stellwerk.worker.texts import described
 
 if typing.TYPE_CHECKING:
     from cattrs import Converter
 
-__all__ = ["PLAIN", "payload_from_json", "result_to_json", "text_for_json"]
+__all__ = ["PLAIN", "payload_from_json", "result_to_json"]
 
 PLAIN: tuple[object, ...] = (None, dict, object, typing.Any)
 """Annotations (None: there is none) with which the variables come as the dict that they are."""
@@ -58,13 +59,6 @@ def result_to_json(result: object) -> msgspec.Raw:
         raise InvalidInput("nested too deeply @ $") from None
 
 
-def text_for_json(text: str, chars_max: int) -> str:
-    """A text for people in a form that every store accepts: no NUL, no lone surrogates, not longer than that."""
-    if len(text) > chars_max:
-        text = text[: chars_max - 1] + "…"
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-
-
 def _explain(error: Exception) -> str:
     from cattrs import BaseValidationError, transform_error
 
@@ -80,7 +74,7 @@ def _explain_one(error: BaseException, _wanted: type | None) -> str:
         case KeyError():
             return "required field missing"
         case _:
-            return f"{type(error).__name__}: {error}"
+            return described(error)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 
 from stellwerk.worker.errors import ErrorKind, Operation
 from stellwerk.worker.task import Task
+from stellwerk.worker.texts import described, text_of
 
 __all__ = ["ErrorCallback", "HeartbeatCallback", "Logger", "Reports"]
 
@@ -25,9 +26,43 @@ class Logger(Protocol):
     def exception(self, msg: str, /, *args: object) -> object: ...
 
 
+class _Guarded:
+    """The program's own logger. A worker that holds leases does not end because it cannot write its log."""
+
+    def __init__(self, logger: Logger, instead: logging.Logger) -> None:
+        self._logger = logger
+        self._instead = instead
+
+    def debug(self, msg: str, /, *args: object) -> None:
+        self._write(self._logger.debug, msg, *args)
+
+    def info(self, msg: str, /, *args: object) -> None:
+        self._write(self._logger.info, msg, *args)
+
+    def warning(self, msg: str, /, *args: object) -> None:
+        self._write(self._logger.warning, msg, *args)
+
+    def exception(self, msg: str, /, *args: object) -> None:
+        self._write(self._logger.exception, msg, *args)
+
+    def _write(self, write: Callable[..., object], msg: str, *args: object) -> None:
+        try:
+            write(msg, *args)
+        except Exception as error:  # noqa: BLE001 — said to the standard logger, together with what was to be written
+            self._instead.warning("the logger raised %s; it should have written: " + msg, described(error), *args)
+
+
+def _safe_logger(logger: Logger | None) -> Logger:
+    standard = logging.getLogger("stellwerk.worker")
+    if logger is None:
+        return standard
+    # Those of `logging` guard themselves.
+    return logger if isinstance(logger, logging.Logger) else _Guarded(logger, standard)
+
+
 class Reports:
     def __init__(self, logger: Logger | None) -> None:
-        self.log: Logger = logger or logging.getLogger("stellwerk.worker")
+        self.log = _safe_logger(logger)
         self.error_callbacks: list[ErrorCallback] = []
         self.heartbeat_callbacks: list[HeartbeatCallback] = []
 
@@ -53,7 +88,7 @@ class Reports:
     ) -> None:
         """`with_traceback`: of the exception that is being handled."""
         write = self.log.exception if with_traceback else self.log.warning
-        write("%s: %s%s", kind.value, error, "" if task is None else f" ({task!r})")
+        write("%s: %s%s", kind.value, text_of(error), "" if task is None else f" ({task!r})")
         for callback in self.error_callbacks:
             try:
                 callback(kind, error, task)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 import attrs
 import trio
 
-from stellwerk.errors import StellwerkError
+from stellwerk.errors import InvalidInput, StellwerkError
 from stellwerk.wire.messages import (
     Authenticate,
     BpmnErrorReport,
@@ -21,12 +21,12 @@ from stellwerk.wire.messages import (
     Nack,
     NackCode,
     Release,
-    SessionLimits,
     TaskOffer,
 )
 from stellwerk.worker.connection import Link, with_link
 from stellwerk.worker.errors import ConnectionLost, ErrorKind, Operation, Refused, TaskLost, WorkerGaveUp, leaves_of
 from stellwerk.worker.execution import WORKER_STOPS, Executions
+from stellwerk.worker.finals import LEASE_IS_GONE, Finals
 from stellwerk.worker.handler import Handler
 from stellwerk.worker.leases import FinalRequest, Lease, LeaseKey, LeaseTable
 from stellwerk.worker.reports import Reports
@@ -45,7 +45,6 @@ _SUPERSEDED_WAIT_S = 30.0
 _ABORT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 10.0
 _GOODBYE_TIMEOUT_S = 3.0
-_LEASE_IS_GONE = (NackCode.LEASE_LOST, NackCode.ALREADY_FINISHED, NackCode.CANCELLED, NackCode.NOT_FOUND)
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +56,8 @@ class Settings:
     clock: Clock
     entropy: Entropy
     threads: Threads
+    ctrl_c_interrupts: bool
+    """Python raises `KeyboardInterrupt` for Ctrl-C wherever the main thread is, a coroutine handler included."""
 
 
 class _IdentityFailed(Exception):
@@ -73,9 +74,16 @@ class WorkerRun:
         self._clock = settings.clock
         self._trio_token = trio.lowlevel.current_trio_token()
         self._table = LeaseTable()
-        self._executions = Executions(handlers, reports, settings.threads, self._table.next_ref, self._handler_ended)
+        self._executions = Executions(
+            handlers,
+            reports,
+            settings.threads,
+            self._table.next_ref,
+            self._handler_ended,
+            ctrl_c_interrupts=settings.ctrl_c_interrupts,
+        )
+        self._finals = Finals(self._table, reports, self._clock, settings.entropy, self._start_soon)
         self._session: Session | None = None
-        self._limits: SessionLimits | None = None
         # Drawn here and not when the module is imported: forked processes must not share it.
         self._boot_id = settings.entropy.uuid()
         self._session_no = 0
@@ -169,6 +177,7 @@ class WorkerRun:
             await session.run(self._hello(token))
         finally:
             self._session = None
+            self._finals.disconnected()
             self._table.forget_extensions()
             self._has_changed()
 
@@ -184,6 +193,7 @@ class WorkerRun:
         )
 
     def _refused(self, error: Refused) -> float:
+        is_dealt_with = self._finals.was_reason(error)
         match error.code:
             case NackCode.UNAUTHENTICATED | NackCode.FORBIDDEN:
                 self._reports.error(ErrorKind.PERMANENT_AUTHORIZATION_ERROR, error)
@@ -195,7 +205,8 @@ class WorkerRun:
                 self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
             case _:
                 self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, error)
-                self._critical(error)
+                if not is_dealt_with:
+                    self._critical(error)
         return self._backoff_s()
 
     def _critical(self, error: Exception) -> None:
@@ -247,13 +258,12 @@ class WorkerRun:
         return max(0, self._handlers[topic].max_tasks - self._executions.lost[topic])
 
     def welcomed(self, session: Session, kept: Mapping[LeaseKey, float], lost: Mapping[LeaseKey, str]) -> None:
-        self._session, self._limits = session, session.limits
+        self._session = session
         for key, deadline_ms in kept.items():
             self.renewed(key, deadline_ms)
         for key, reason in lost.items():
             self.revoked(key, reason)
-        for lease in self._table.unanswered():
-            session.send(self._table.repeat(lease))
+        self._finals.welcomed(session)
         resumed = f", {len(kept)} leases go on" if kept else ""
         topics = ", ".join(self._handlers)
         self._reports.log.info("connected to %s, topics: %s%s", self._settings.endpoint, topics, resumed)
@@ -281,7 +291,7 @@ class WorkerRun:
             self._settings.worker_id,
             CancelSignal(),
             lambda: max(0.0, lease.deadline_ms / 1000 - self._monotonic_anywhere()),
-            lambda seconds: self._in_trio(self._extend, lease, seconds),
+            lambda seconds: self._ask_for_extension(lease, seconds),
         )
 
     def renewed(self, key: LeaseKey, deadline_ms: float) -> None:
@@ -320,6 +330,7 @@ class WorkerRun:
             self._reports.heartbeat(Operation.FINISH_EXTERNAL_TASK, task_id)
         elif isinstance(request, Fail | BpmnErrorReport):
             self._reports.heartbeat(Operation.HANDLE_ERROR, task_id)
+        self._finals.answered()
         self._has_changed()
 
     def nacked(self, nack: Nack) -> None:
@@ -327,35 +338,13 @@ class WorkerRun:
         extended = self._table.extension_answered(nack.ref, granted=False)
         if extended is not None:
             self._reports.error(ErrorKind.EXTEND_LOCK, error, extended.task)
-            if nack.code in _LEASE_IS_GONE and self._table.revoke(extended.key, nack.code) is not None:
+            if nack.code in LEASE_IS_GONE and self._table.revoke(extended.key, nack.code) is not None:
                 self._lose(extended, "lost")
             return
         lease = self._table.answered(nack.ref)
         if lease is not None:
-            self._final_refused(lease, nack, error)
-
-    def _final_refused(self, lease: Lease, nack: Nack, error: Refused) -> None:
-        if not isinstance(lease.final, Release):
-            self._reports.error(ErrorKind.FINISH_EXTERNAL_TASK, error, lease.task)
-        if nack.retryable:
-            lease.retries_sent += 1
-            self._nursery.start_soon(self._repeat_later, lease)
-        elif nack.code in _LEASE_IS_GONE or isinstance(lease.final, Fail | Release):
-            self._table.drop(lease)
-        else:
-            # The lease is ours still, but this result will never be taken: do not leave the task to its expiry.
-            self._hand_in(lease, self._refusal(lease, f"the engine refused the result: {nack.message}"))
-        self._has_changed()
-
-    async def _repeat_later(self, lease: Lease) -> None:
-        request = lease.final
-        longest = min(_BACKOFF_S_MAX / 2, math.ldexp(_BACKOFF_S_MIN, min(lease.retries_sent, 10)))
-        await self._clock.sleep(longest * (0.5 + self._settings.entropy.fraction() / 2))
-        if lease.final is request and self._table.awaits_answer(lease) and self._session is not None:
-            self._session.send(self._table.repeat(lease))
-
-    def _refusal(self, lease: Lease, message: str) -> Fail:
-        return Fail(self._table.next_ref(), *lease.key, message[:2_000])
+            self._finals.refused(lease, nack, error)
+            self._has_changed()
 
     def token_wanted(self, session: Session) -> None:
         self._nursery.start_soon(self._authenticate, session)
@@ -374,6 +363,7 @@ class WorkerRun:
         if pongs >= 2:
             # The session has outlived a heartbeat: it is more than an engine that welcomes and hangs up.
             self._failed_attempts = self.critical_errors = 0
+            self._finals.proven()
 
     # --- results -------------------------------------------------------------------------------------------------
 
@@ -383,25 +373,23 @@ class WorkerRun:
         if not self._table.is_held(lease) or lease.final is not None:
             self._reports.log.info("the result for task %s comes too late and is dropped", lease.offer.task_id)
             return
-        self._hand_in(lease, self._within_limits(lease, request))
-
-    def _within_limits(self, lease: Lease, request: FinalRequest) -> FinalRequest:
-        bytes_max = 2**63 if self._limits is None else self._limits.payload_bytes_max
-        size = _payload_size(request)
-        if size <= bytes_max:
-            return request
-        message = f"the result has {size} bytes, at most {bytes_max} are allowed"
-        self._reports.error(
-            ErrorKind.FINISH_EXTERNAL_TASK, StellwerkError(message, code=NackCode.TOO_LARGE), lease.task
-        )
-        return self._refusal(lease, message)
+        self._hand_in(lease, request)
 
     def _hand_in(self, lease: Lease, request: FinalRequest) -> None:
         """Sent now, or after the next welcome."""
-        self._table.finish(lease, request)
-        if self._session is not None:
-            self._session.send(request)
+        self._finals.hand_in(lease, request)
         self._has_changed()
+
+    def _ask_for_extension(self, lease: Lease, seconds: float) -> None:
+        """From any thread.
+
+        :raises InvalidInput: when it is longer than this engine allows.
+        """
+        session = self._session
+        if session is not None and seconds * 1000 > session.limits.lock_duration_ms_max:
+            longest_s = session.limits.lock_duration_ms_max / 1000
+            raise InvalidInput(f"a lease can be extended by at most {longest_s:g} s at once, not by {seconds!r} s")
+        self._in_trio(self._extend, lease, seconds)
 
     def _extend(self, lease: Lease, seconds: float) -> None:
         now_ms = self._clock.monotonic() * 1000
@@ -411,7 +399,8 @@ class WorkerRun:
             error = ConnectionLost("a lease cannot be extended without a connection")
             self._reports.error(ErrorKind.EXTEND_LOCK, error, lease.task)
             return
-        self._session.send(self._table.extend(lease, round(seconds * 1000), now_ms))
+        duration_ms = max(round(seconds * 1000), self._session.limits.lock_duration_ms_min)
+        self._session.send(self._table.extend(lease, duration_ms, now_ms))
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 
@@ -435,6 +424,7 @@ class WorkerRun:
             elif not isinstance(lease.final, Release):
                 error = TaskLost(f"task {lease.offer.task_id}: no answer came before the lease ran out")
                 self._reports.error(ErrorKind.FINISH_EXTERNAL_TASK, error, lease.task)
+            self._finals.answered()
             self._has_changed()
 
     # --- the way down --------------------------------------------------------------------------------------------
@@ -489,9 +479,19 @@ class WorkerRun:
 
     def _in_trio(self, function: Callable[..., None], *arguments: object) -> None:
         try:
-            self._trio_token.run_sync_soon(function, *arguments)
+            self._trio_token.run_sync_soon(self._call_safely, function, *arguments)
         except trio.RunFinishedError:
             self._reports.log.debug("the worker has ended already")
+
+    def _call_safely(self, function: Callable[..., None], *arguments: object) -> None:
+        """What raises in trio's queue of callbacks ends all of trio."""
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001 — see above
+            self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, error, with_traceback=True)
+
+    def _start_soon(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        self._nursery.start_soon(function, *arguments)
 
     def _monotonic_anywhere(self) -> float:
         try:
@@ -499,17 +499,3 @@ class WorkerRun:
         except RuntimeError:
             return trio.from_thread.run_sync(self._clock.monotonic, trio_token=self._trio_token)
         return self._clock.monotonic()
-
-
-def _payload_size(request: FinalRequest) -> int:
-    match request:
-        case Complete():
-            return len(bytes(request.variables))
-        case Fail():
-            return len(bytes(request.details))
-        case BpmnErrorReport():
-            return len(bytes(request.details)) + len(bytes(request.variables))
-        case Release():
-            return 0
-        case _:
-            assert_never(request)

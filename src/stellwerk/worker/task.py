@@ -16,6 +16,10 @@ from stellwerk.worker.system import ThreadEvent
 __all__ = ["CancelSignal", "Task"]
 
 
+_EXTENSION_S_MAX = 365 * 24 * 3_600
+"""Whatever the engine allows, it is less."""
+
+
 class CancelSignal:
     """Tells a handler to give up: its lease is lost, or the worker stops. Once set it stays set.
 
@@ -157,10 +161,14 @@ class Task:
         """Ask for a lease of at least so many seconds from now. From any thread; does not wait for the answer.
 
         Needed only by who must outlive a lost connection: the engine renews leases by itself.
+
+        :raises InvalidInput: when it is no positive number, or longer than the engine allows (24 hours).
         """
-        if not seconds > 0:
-            raise InvalidInput(f"a lease can be extended by a positive time, not by {seconds} s")
-        self._extend(seconds)
+        given: object = seconds
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not is_number or not 0 < seconds <= _EXTENSION_S_MAX:  # neither infinite nor NaN, which compares as false
+            raise InvalidInput(f"a lease can be extended by a positive number of seconds, not by {seconds!r}")
+        self._extend(float(seconds))
 
     def __repr__(self) -> str:
         return f"<Task {self.id} of topic {self.topic!r}, fence {self.fence}, attempt {self.attempt}>"

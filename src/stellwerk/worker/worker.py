@@ -104,6 +104,7 @@ class Worker:
         self._last_run: WorkerRun | None = None
         self._scope: trio.CancelScope | None = None
         self._stop_before_start = False
+        self._obeys_signals = False
         self._disposed = False
 
     # --- what to do ----------------------------------------------------------------------------------------------
@@ -179,7 +180,9 @@ class Worker:
         it at once. A program that has set up no logging (`logging`) sees the worker's on stderr.
 
         :raises WorkerGaveUp: after too many critical errors in a row.
+        :raises InvalidInput: when ``grace`` is no number of seconds.
         """
+        _check_grace(grace)
         with self._reports.shown():
             trio.run(self._run_with_signals, grace)
 
@@ -200,15 +203,19 @@ class Worker:
 
     async def _obey_signals(self, grace: float, task_status: trio.TaskStatus[None]) -> None:
         with open_signals() as signals:
+            self._obeys_signals = True
             task_status.started()
             stopping = False
-            async for number in signals:
-                self._reports.log.info("signal %s: the worker %s", number, "ends" if stopping else "stops")
-                if stopping:
-                    self._cancel()
-                else:
-                    self.stop(grace=grace)
-                stopping = True
+            try:
+                async for number in signals:
+                    self._reports.log.info("signal %s: the worker %s", number, "ends" if stopping else "stops")
+                    if stopping:
+                        self._cancel()
+                    else:
+                        self.stop(grace=grace)
+                    stopping = True
+            finally:
+                self._obeys_signals = False
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until `stop`, inside trio. Cancelling it leaves the leases to their deadlines; `stop` hands them back.
@@ -253,6 +260,7 @@ class Worker:
             clock=self._clock,
             entropy=self._entropy,
             threads=self._threads or SystemThreads(),
+            ctrl_c_interrupts=can_receive_signals() and not self._obeys_signals,
         )
         with trio.CancelScope() as self._scope:
             self._run = WorkerRun(settings, dict(self._handlers), self._reports)
@@ -268,7 +276,10 @@ class Worker:
         """Graceful end: no new tasks; running handlers may go on for ``grace`` seconds and are then told to give up;
         results are handed in; what is unfinished goes back to the engine without using up a retry. From any thread;
         returns at once, `run` and `serve` return when it is done.
+
+        :raises InvalidInput: when ``grace`` is no number of seconds.
         """
+        _check_grace(grace)
         run = self._run
         if run is not None:
             run.request_stop(grace)
@@ -307,3 +318,10 @@ class Worker:
     def __repr__(self) -> str:
         state = "disposed" if self._disposed else "idle" if self._run is None else "running"
         return f"<Worker {self.worker_id!r} for {', '.join(self._handlers) or 'nothing'}, {state}>"
+
+
+def _check_grace(seconds: object) -> None:
+    """Infinite is a number of seconds too."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not seconds >= 0:  # type: ignore[operator]
+        raise InvalidInput(f"a grace period is a number of seconds from 0, not {seconds!r}")

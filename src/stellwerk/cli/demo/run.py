@@ -24,6 +24,7 @@ from stellwerk.cli.demo.orders import RELEASE, SHIP, PlannedOrder, make_orders
 from stellwerk.cli.demo.processes import Child, ChildFailed, Children, log_tail, wait_for_listening_url
 from stellwerk.cli.demo.report import Result, print_findings, print_table
 from stellwerk.cli.mistakes import CommandFailed
+from stellwerk.cli.streams import OutputFailed
 
 __all__ = ["run_demo"]
 
@@ -40,6 +41,7 @@ ENDING_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.1
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+EXIT_UNSEEN = 2
 
 
 def run_demo(
@@ -58,6 +60,10 @@ def run_demo(
     except KeyboardInterrupt:
         console.print("interrupted")
         exit_code = EXIT_INTERRUPTED
+    except OutputFailed:
+        # Nobody would learn where the files are.
+        exit_code = EXIT_UNSEEN
+        raise
     finally:
         if keep or exit_code == EXIT_FAILED:
             console.print(f"The files are in {directory}", highlight=False, soft_wrap=True)

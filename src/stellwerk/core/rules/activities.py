@@ -13,7 +13,7 @@ from stellwerk.core.rules.values import evaluate_mappings, inner_scope, is_proce
 from stellwerk.core.rules.waiting import Wait, disarm, open_wait, planned_boundary_waits
 from stellwerk.core.step import Step
 from stellwerk.errors import BpmnFault
-from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.json_values import JsonObject, JsonValue, canonical_object
 from stellwerk.model.process import Activity, FlowNode, SubProcess
 
 __all__ = ["Plan", "drained", "finish_activity", "keep_result", "plan_activity", "start_activity"]
@@ -59,7 +59,11 @@ def start_activity(step: Step, token: Token, node: FlowNode, plan: Plan) -> str:
 
 
 def keep_result(step: Step, activity: ActivityInstance, result: JsonValue) -> None:
-    """Take what a worker, a person or a message brought, before any mapping is evaluated: this cannot fail."""
+    """Take what a worker, a person or a message brought, before any mapping is evaluated: nothing of the model can
+    keep it from being taken.
+
+    :raises InvalidInput: for a list that is nested too deeply to become a variable.
+    """
     node = step.node(activity.node_id)
     if is_processcube(step):
         step.emit(f.PayloadSet(activity.token_id, activity.node_id, result))
@@ -81,7 +85,7 @@ def _as_variables(step: Step, result: JsonValue) -> JsonObject:
         return {str(name): value for name, value in result.items()}
     if result is None or is_processcube(step):
         return {}
-    return {"result": result}
+    return canonical_object({"result": result}) if isinstance(result, list) else {"result": result}
 
 
 def finish_activity(step: Step, token: Token, activity: ActivityInstance, node: FlowNode) -> None:

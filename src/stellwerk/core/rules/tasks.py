@@ -14,7 +14,14 @@ from stellwerk.core.commands import (
 from stellwerk.core.instance import ActivityInstance, Token
 from stellwerk.core.rules.activities import Plan, drained, finish_activity, keep_result, plan_activity, start_activity
 from stellwerk.core.rules.errors import BPMN_ERROR, Raised, catch, fail, technical_error
-from stellwerk.core.rules.values import bindings, evaluate_integer, evaluate_text, inner_scope, is_processcube
+from stellwerk.core.rules.values import (
+    bindings,
+    check_visible,
+    evaluate_integer,
+    evaluate_text,
+    inner_scope,
+    is_processcube,
+)
 from stellwerk.core.rules.waiting import Wait, open_wait, planned_wait
 from stellwerk.core.step import NotOpen, Step, Work
 from stellwerk.errors import BpmnFault, Conflict
@@ -116,11 +123,15 @@ def _for_worker(step: Step, token: Token, plan: Plan, work: ExternalWork, seen: 
     """All variables that the activity sees; in the ProcessCube dialect its payload, or what the token carries."""
     if work.payload is not None:
         return evaluate(work.payload, seen)
-    return token.payload if is_processcube(step) else plan.variables
+    if is_processcube(step):
+        return token.payload
+    check_visible(step, plan.variables)
+    return plan.variables
 
 
 def _start_user_task(step: Step, token: Token, node: Task) -> None:
     plan = plan_activity(step, token, node)
+    check_visible(step, plan.variables)
     seen = bindings(step, token, plan.variables)
     user = node.user or UserWork()
     assignee = None if user.assignee is None else evaluate(user.assignee, seen)

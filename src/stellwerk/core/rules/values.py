@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from stellwerk.core import facts as f
 from stellwerk.core.instance import ActivityInstance, Token
 from stellwerk.core.step import Step
 from stellwerk.errors import BpmnFault
-from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.json_values import DEPTH_MAX, JsonObject, JsonValue
 from stellwerk.model.expressions import Bindings, Expression, evaluate
+from stellwerk.model.expressions.failures import EvaluationError
+from stellwerk.model.expressions.values import check_size
 from stellwerk.model.process import Dialect, Mapped
 
 __all__ = [
     "bindings",
+    "check_visible",
     "evaluate_integer",
     "evaluate_mappings",
     "evaluate_text",
@@ -24,6 +27,10 @@ __all__ = [
 ]
 
 _INTEGER_MAX = 2**31 - 1
+_VARIABLE_DEPTH_MAX = DEPTH_MAX - 1
+"""Of a variable's value: all variables together are one object, which every reader takes no deeper than `DEPTH_MAX`."""
+_VALUES_UNWEIGHED = 16
+"""So many variables do not get too heavy: none is larger than what a request or an expression may bring."""
 
 
 def bindings(step: Step, token: Token | None, variables: JsonObject) -> Bindings:
@@ -90,25 +97,60 @@ def _shown(value: JsonValue) -> str:
 
 
 def evaluate_mappings(
-    step: Step, token: Token, mappings: Iterable[Mapped], variables: JsonObject, into: JsonObject
+    step: Step, token: Token, mappings: Sequence[Mapped], variables: JsonObject, into: JsonObject
 ) -> JsonObject:
-    """The variables that `mappings` give, `into` included; each mapping sees what the ones before it gave."""
+    """The variables that `mappings` give, `into` included; each mapping sees what the ones before it gave.
+
+    :raises BpmnFault: an expression fails, or what they give is too deep or too much to be kept.
+    """
     result = into
-    for mapped in mappings:
+    weight = 0
+    for number, mapped in enumerate(mappings):
         seen = {**variables, **result} if result else variables
-        value = evaluate(mapped.source, bindings(step, token, seen))
+        value = evaluate(mapped.source, bindings(step, token, seen), depth_max=_VARIABLE_DEPTH_MAX)
         result = set_path(result, seen, mapped.target, value)
+        if number >= _VALUES_UNWEIGHED:
+            weight += step.scale.weight(value)
+            step.scale.check(weight)
+    for name in {name for name, dot, _ in (mapped.target.partition(".") for mapped in mappings) if dot}:
+        _check_variable(name, result[name])
     return result
 
 
+def _check_variable(name: str, value: JsonValue) -> None:
+    """What a path leads into grows with each mapping, in depth and in size, unlike what an expression gives."""
+    try:
+        check_size(value, depth_max=_VARIABLE_DEPTH_MAX)
+    except EvaluationError as error:
+        raise BpmnFault(f'the variable "{name}" cannot be kept: {error.reason}') from None
+
+
 def set_path(result: JsonObject, seen: JsonObject, path: str, value: JsonValue) -> JsonObject:
-    """`result` with ``path`` set, which may lead into an object (``order.total``); nothing given is changed."""
+    """`result` with ``path`` set, which may lead into an object (``order.total``); nothing given is changed.
+
+    :raises BpmnFault: when the path alone is deeper than any value may be.
+    """
+    if path.count(".") > DEPTH_MAX:
+        raise BpmnFault(f"a mapping's target has {path.count('.') + 1} parts: no value is nested so deeply")
+    return _set_parts(result, seen, path, value)
+
+
+def _set_parts(result: JsonObject, seen: JsonObject, path: str, value: JsonValue) -> JsonObject:
     name, _, rest = path.partition(".")
     if not rest:
         return {**result, name: value}
     inside = seen.get(name)
     inner: JsonObject = {str(key): item for key, item in inside.items()} if isinstance(inside, dict) else {}
-    return {**result, name: set_path(inner, inner, rest, value)}
+    return {**result, name: _set_parts(inner, inner, rest, value)}
+
+
+def check_visible(step: Step, variables: JsonObject) -> None:
+    """Of a task that is to be created with them.
+
+    :raises BpmnFault: when they alone are more than one step may write.
+    """
+    if len(variables) > _VALUES_UNWEIGHED:
+        step.scale.check(step.scale.weight(variables))
 
 
 def propagate(step: Step, scope_id: str, variables: JsonObject) -> None:

@@ -64,16 +64,25 @@ def planned_wait(step: Step, token: Token, node_id: str, definition: object, var
         case TimerDefinition():
             return _due(step.context.now_ms, node_id, definition, seen)
         case MessageDefinition():
-            return _message_key(step.state, node_id, definition, seen)
+            return _message_key(step, node_id, definition, seen)
         case _:
             raise BpmnFault(f"waiting for {type(definition).__name__} cannot be run")
 
 
-def _message_key(state: InstanceState, node_id: str, definition: MessageDefinition, seen: Bindings) -> Key:
-    name = evaluate_text("the message's name", definition.name, seen)
+def _message_key(step: Step, node_id: str, definition: MessageDefinition, seen: Bindings) -> Key:
+    name = _matchable(step, "the message's name", evaluate_text("the message's name", definition.name, seen))
     if definition.correlation_key is None:
-        return Key(node_id, name, state.business_key or "")
-    return Key(node_id, name, evaluate_text("the correlation key", definition.correlation_key, seen))
+        return Key(node_id, name, step.state.business_key or "")
+    key = evaluate_text("the correlation key", definition.correlation_key, seen)
+    return Key(node_id, name, _matchable(step, "the correlation key", key))
+
+
+def _matchable(step: Step, what: str, text: str) -> str:
+    """No message has a longer one: nothing would ever end the wait."""
+    longest = step.context.limits.id_chars_max
+    if len(text) > longest:
+        raise BpmnFault(f"{what} has {len(text)} characters, at most {longest} are allowed")
+    return text
 
 
 def _due(now_ms: InstantMs, node_id: str, definition: TimerDefinition, seen: Bindings) -> Due:

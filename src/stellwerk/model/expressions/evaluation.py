@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stellwerk.json_values import JsonValue
+from stellwerk.json_values import DEPTH_MAX, JsonValue
 from stellwerk.model.expressions.failures import EvaluationError, ExpressionFailed
 from stellwerk.model.expressions.frames import FUEL_MAX, Bindings, Frame
 from stellwerk.model.expressions.juel_semantics import coerce_to_boolean
@@ -13,16 +13,17 @@ from stellwerk.model.expressions.values import check_size, described
 __all__ = ["Bindings", "ExpressionFailed", "evaluate", "evaluate_condition", "is_true"]
 
 
-def evaluate(expression: Expression, bindings: Bindings) -> JsonValue:
+def evaluate(expression: Expression, bindings: Bindings, *, depth_max: int = DEPTH_MAX) -> JsonValue:
     """A canonical JSON value. It may share lists and objects with the bindings: change neither.
 
+    :param depth_max: how deep a list or object that the expression makes may be nested.
     :raises ExpressionFailed: with the expression and the reason.
     """
     frame = Frame(bindings, FUEL_MAX - expression.size)
     try:
         value = expression.evaluator(frame)
         if isinstance(value, list | dict) and not expression.is_path:
-            check_size(value)
+            check_size(value, depth_max=depth_max)
     except EvaluationError as error:
         raise ExpressionFailed(expression.source, error.reason) from None
     except RecursionError:

@@ -72,7 +72,7 @@ def same(left: JsonValue, right: JsonValue, frame: Frame) -> bool:
     return True
 
 
-def check_size(value: JsonValue, size_max: int = TEXT_CHARS_MAX) -> int:
+def check_size(value: JsonValue, size_max: int = TEXT_CHARS_MAX, *, depth_max: int = DEPTH_MAX) -> int:
     """That a list or context is shallow and small enough to be kept; gives the number of values in it.
 
     Literals can hold the same large variable many times, which takes no memory here and much of it as JSON.
@@ -83,8 +83,8 @@ def check_size(value: JsonValue, size_max: int = TEXT_CHARS_MAX) -> int:
         item, depth = pending.pop()
         size += 1
         count += 1
-        if depth > DEPTH_MAX:
-            raise EvaluationError(f"the value is nested deeper than {DEPTH_MAX}")
+        if depth > depth_max:
+            raise EvaluationError(f"the value is nested deeper than {depth_max}")
         if isinstance(item, str):
             size += len(item)
         elif isinstance(item, list):

@@ -20,14 +20,24 @@ from stellwerk.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["answer", "answer_error", "answer_http_exception", "status_of"]
+__all__ = ["answer", "answer_error", "answer_http_exception", "answer_text", "encoded", "status_of"]
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _RETRY_AFTER_SECONDS = 1
 
 
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encoder.encode(value), status, headers, media_type="application/json")
+    return answer_text(encoded(value), status, headers)
+
+
+def encoded(value: object) -> bytes:
+    """JSON text."""
+    return _encoder.encode(value)
+
+
+def answer_text(text: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """:param text: JSON, encoded before."""
+    return Response(text, status, headers, media_type="application/json")
 
 
 def status_of(error: StellwerkError) -> int | None:

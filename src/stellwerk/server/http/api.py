@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,13 +26,21 @@ from stellwerk.json_values import loads
 from stellwerk.model.process import FailurePolicy
 from stellwerk.ports import Entropy, Log
 from stellwerk.server.http import requests, views
-from stellwerk.server.http.answers import answer, answer_error, answer_http_exception, status_of
+from stellwerk.server.http.answers import (
+    answer,
+    answer_error,
+    answer_http_exception,
+    answer_text,
+    encoded,
+    status_of,
+)
 from stellwerk.server.http.connection import Draining
 from stellwerk.wire.messages import SUBPROTOCOL, WORKERS_PATH
 
 __all__ = ["Api", "is_foreign"]
 
 T = TypeVar("T")
+Page = TypeVar("Page", bound=requests.PageQuery)
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _ENVELOPE_BYTES_MAX = 64 * 1024
@@ -39,8 +49,9 @@ _ESCAPED_PER_BYTE_MAX = 3
 """Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
 _DEPLOYMENT_FILES_WORTH = 4
 """A deployment may be as long as so many of the largest files."""
-_INSTANCES_MAX = 1000
-"""Instances in one page."""
+_PAGE_ROWS_MAX = 1000
+_QUICK_ROWS_MAX = 200
+"""An instance of so many steps and tasks is encoded within a few milliseconds. A larger one must not hold up others."""
 _WAIT_MS_MAX = 600_000
 _KEY_CHARS_MAX = 255
 """Business keys, correlation keys, names and ids that the caller gives; as long as Camunda has them."""
@@ -175,17 +186,18 @@ class Api:
         return answer({"instance_id": instance_id}, 201, {"location": location})
 
     async def instances(self, request: Request) -> Response:
-        query = _query(request, requests.InstancesQuery)
-        if not 1 <= query.limit <= _INSTANCES_MAX:
-            raise InvalidInput(f"limit is from 1 to {_INSTANCES_MAX} @ query.limit")
-        page = await self._node.instances(
-            status=query.status, process_key=query.process, limit=query.limit, after=query.after
+        query = _page_query(request, requests.InstancesQuery)
+        found = await self._node.instances(
+            status=query.status, process_key=query.process, limit=query.limit + 1, after=query.after
         )
-        return answer({"instances": [views.summary_view(summary) for summary in page]})
+        return _answer_page("instances", found, query.limit, views.summary_view)
 
     async def instance(self, request: Request) -> Response:
-        _query(request, requests.NoQuery)
-        return answer(_whole_view(await self._node.view(request.path_params["instance_id"])))
+        query = _query(request, requests.InstanceQuery)
+        view = await self._node.view(request.path_params["instance_id"], with_history=query.history)
+        if len(view.steps or ()) + len(view.tasks) <= _QUICK_ROWS_MAX:
+            return answer_text(_whole_text(view))
+        return answer_text(await self._node.ports.background.run_sync(partial(_whole_text, view)))
 
     async def wait(self, request: Request) -> Response:
         query = _query(request, requests.WaitQuery)
@@ -224,8 +236,9 @@ class Api:
         return answer({"message_id": message_id}, 201)
 
     async def user_tasks(self, request: Request) -> Response:
-        _query(request, requests.NoQuery)
-        return answer({"user_tasks": [views.mapping_view(row) for row in await self._node.user_tasks()]})
+        query = _page_query(request, requests.OpenRowsQuery)
+        found = await self._node.user_tasks(query.instance_id, limit=query.limit + 1, after=query.after)
+        return _answer_page("user_tasks", found, query.limit, views.mapping_view)
 
     async def complete_user_task(self, request: Request) -> Response:
         body = await self._payload(request, requests.CompleteUserTaskRequest)
@@ -233,8 +246,9 @@ class Api:
         return answer({})
 
     async def incidents(self, request: Request) -> Response:
-        _query(request, requests.NoQuery)
-        return answer({"incidents": [views.mapping_view(row) for row in await self._node.incidents()]})
+        query = _page_query(request, requests.OpenRowsQuery)
+        found = await self._node.incidents(query.instance_id, limit=query.limit + 1, after=query.after)
+        return _answer_page("incidents", found, query.limit, views.mapping_view)
 
     async def resolve(self, request: Request) -> Response:
         body = await self._payload(request, requests.ResolveRequest)
@@ -300,6 +314,18 @@ def _query(request: Request, kind: type[T]) -> T:
     return requests.structure_query(request.query_params, kind)
 
 
+def _page_query(request: Request, kind: type[Page]) -> Page:
+    query = _query(request, kind)
+    if not 1 <= query.limit <= _PAGE_ROWS_MAX:
+        raise InvalidInput(f"limit is from 1 to {_PAGE_ROWS_MAX} @ query.limit")
+    return query
+
+
+def _answer_page(name: str, found: Sequence[T], limit: int, view: Callable[[T], object]) -> Response:
+    """:param found: one row beyond the limit, if there are more."""
+    return answer({name: [view(row) for row in found[:limit]], "more": len(found) > limit})
+
+
 async def _body(request: Request, kind: type[T], bytes_max: int) -> T:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:
@@ -341,13 +367,21 @@ def _encoded_as_declared(text: str, where: str) -> bytes:
         raise InvalidInput(f"the text cannot be encoded as the {encoding} that it declares @ {where}.xml") from None
 
 
-def _whole_view(view: InstanceView) -> dict[str, object]:
-    return {
+def _whole_text(view: InstanceView) -> bytes:
+    # Piece by piece: one long call of the encoder would stop all threads as long as it takes.
+    whole: dict[str, object] = {
         **views.summary_view(view.summary),
+        "reason": view.reason,
         "tokens": [views.token_view(token) for token in view.tokens],
         "variables": view.variables,
-        "tasks": [views.task_view(task, attempts) for task, attempts in view.tasks],
+        "tasks": [_piece(views.task_view(task, attempts)) for task, attempts in view.tasks],
         "incidents": [views.mapping_view(row) for row in view.incidents],
         "user_tasks": [views.mapping_view(row) for row in view.user_tasks],
-        "history": [views.step_view(step) for step in view.steps],
     }
+    if view.steps is not None:
+        whole["history"] = [_piece(views.step_view(step)) for step in view.steps]
+    return encoded(whole)
+
+
+def _piece(value: object) -> msgspec.Raw:
+    return msgspec.Raw(encoded(value))

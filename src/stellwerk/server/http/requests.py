@@ -21,9 +21,12 @@ __all__ = [
     "CompleteUserTaskRequest",
     "DeployFile",
     "DeployRequest",
+    "InstanceQuery",
     "InstancesQuery",
     "MessageRequest",
     "NoQuery",
+    "OpenRowsQuery",
+    "PageQuery",
     "ResolveRequest",
     "SetVariablesRequest",
     "StartRequest",
@@ -106,11 +109,28 @@ class NoQuery:
 
 
 @attrs.frozen(kw_only=True)
-class InstancesQuery:
-    status: Literal["RUNNING", "COMPLETED", "FAILED", "CANCELLED"] | None = None
-    process: str | None = None
+class PageQuery:
     limit: int = 100
     after: str | None = None
+    """Id of the last one of the page before."""
+
+
+@attrs.frozen(kw_only=True)
+class InstancesQuery(PageQuery):
+    status: Literal["RUNNING", "COMPLETED", "FAILED", "CANCELLED"] | None = None
+    process: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class OpenRowsQuery(PageQuery):
+    """Of incidents and user tasks."""
+
+    instance_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class InstanceQuery:
+    history: bool = True
 
 
 @attrs.frozen(kw_only=True)

@@ -193,15 +193,26 @@ def matched_messages(connection: sqlite3.Connection, now_ms: InstantMs, limit: i
 
 
 def incidents(
-    connection: sqlite3.Connection, instance_id: str | None, incident_id: str | None = None
+    connection: sqlite3.Connection,
+    instance_id: str | None = None,
+    limit: int = 1,
+    after: str | None = None,
+    incident_id: str | None = None,
 ) -> list[Mapping[str, object]]:
+    """A page of those that are open, or the one with that id."""
     columns = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
-    return _mappings(connection, "incidents", columns, {"instance_id": instance_id, "incident_id": incident_id})
+    wanted = {"instance_id": instance_id, "incident_id": incident_id}
+    return _mappings(connection, "incidents", columns, wanted, limit, after)
 
 
 def user_tasks(
-    connection: sqlite3.Connection, instance_id: str | None, user_task_id: str | None = None
+    connection: sqlite3.Connection,
+    instance_id: str | None = None,
+    limit: int = 1,
+    after: str | None = None,
+    user_task_id: str | None = None,
 ) -> list[Mapping[str, object]]:
+    """As `incidents`."""
     columns = (
         "user_task_id",
         "instance_id",
@@ -215,6 +226,7 @@ def user_tasks(
         "created_at_ms",
         "due_at",
     )
+    wanted = {"instance_id": instance_id, "user_task_id": user_task_id}
     return [
         {
             **row,
@@ -222,18 +234,26 @@ def user_tasks(
             "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
             "variables": str(row["variables"]).encode(),
         }
-        for row in _mappings(
-            connection, "user_tasks", columns, {"instance_id": instance_id, "user_task_id": user_task_id}
-        )
+        for row in _mappings(connection, "user_tasks", columns, wanted, limit, after)
     ]
 
 
 def _mappings(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str], wanted: Mapping[str, str | None]
+    connection: sqlite3.Connection,
+    table: str,
+    columns: Sequence[str],
+    wanted: Mapping[str, str | None],
+    limit: int,
+    after: str | None,
 ) -> list[Mapping[str, object]]:
+    """By the first of the columns, which is the key."""
     conditions, parameters = _conditions(wanted)
-    statement = f"SELECT {', '.join(columns)} FROM {table}{_where(conditions)} ORDER BY {columns[0]}"  # noqa: S608
-    return [dict(zip(columns, row, strict=True)) for row in connection.execute(statement, parameters).fetchall()]
+    if after is not None:
+        conditions.append(f"{columns[0]} > ?")
+        parameters.append(after)
+    statement = f"SELECT {', '.join(columns)} FROM {table}{_where(conditions)} ORDER BY {columns[0]} LIMIT ?"  # noqa: S608
+    found = connection.execute(statement, (*parameters, limit)).fetchall()
+    return [dict(zip(columns, row, strict=True)) for row in found]
 
 
 def inbox(connection: sqlite3.Connection, limit: int) -> list[InboxRow]:

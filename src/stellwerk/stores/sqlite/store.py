@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
-from stellwerk.errors import StoreUnavailable
+from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     Clock,
@@ -29,7 +29,7 @@ from stellwerk.ports import (
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.operations import apply_operation
 from stellwerk.stores.sqlite import reads
-from stellwerk.stores.sqlite.connection import Synchronous, check_place, open_connection
+from stellwerk.stores.sqlite.connection import OpenFiles, Synchronous, check_content, check_place, open_connection
 from stellwerk.stores.sqlite.migrations import migrate
 from stellwerk.stores.sqlite.tables import RecentRows, SqliteTables
 from stellwerk.stores.tables import ROW_FAULTS, refusal_of
@@ -47,8 +47,24 @@ _FAULTS: tuple[type[Exception], ...] = (
 )
 """One operation is at fault; any other `sqlite3.Error` is the database's own and ends the whole transaction."""
 
+_OUR_OWN: tuple[type[Exception], ...] = (sqlite3.Error, StellwerkError)
+"""What is raised on purpose, or by the database: no mistake in one operation."""
 
+_NEXT_OWNER = """
+INSERT INTO meta (name, value) VALUES ('owner', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"""
+_SELECT_OWNER = "SELECT value FROM meta WHERE name = 'owner'"
 _RAISE_HIGH_WATER_MARK = "UPDATE meta SET value = max(value, ?) WHERE name = 'lease_clock_ms'"
+
+
+def _is_of_one_operation(error: Exception) -> bool:
+    return isinstance(error, _FAULTS) or not isinstance(error, _OUR_OWN)
+
+
+def _refusal(operation: Operation, error: Exception) -> Outcome:
+    """A row that cannot be written is refused; anything else, such as too little memory, was not foreseen."""
+    if isinstance(error, _FAULTS):
+        return refusal_of(operation, error)
+    return InvariantBroken(f"the store could not do {type(operation).__name__}: {type(error).__name__}: {error}")
 
 
 class ExclusiveLock(Protocol):
@@ -61,7 +77,11 @@ class ExclusiveLock(Protocol):
 
 
 class SqliteStore:
-    """`Store` on the file `path`; `lock` keeps a second engine away from it."""
+    """`Store` on the file `path`; `lock` keeps a second engine away from it.
+
+    Should one get in anyway, or the file be moved or deleted, every later transaction is refused: what it would
+    acknowledge might be lost. Only opening it anew helps then.
+    """
 
     def __init__(
         self,
@@ -79,6 +99,10 @@ class SqliteStore:
         self._synchronous: Synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
         self._recent = RecentRows()
+        self._files: OpenFiles | None = None
+        self._owner = 0
+        """Grows with each opening of the file."""
+        self._is_lost_because: str | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else "open"
@@ -94,17 +118,29 @@ class SqliteStore:
         check_place(self._path)
         self._lock.acquire()
         try:
+            check_content(self._path)
             self._connection = open_connection(self._path, self._synchronous)
             migrate(self._connection, str(self._path))
+            self._owner = self._take_over(self._connection)
+            self._files = OpenFiles(self._path)
             row = self._connection.execute("SELECT value FROM meta WHERE name = 'lease_clock_ms'").fetchone()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._close()
             raise StoreUnavailable(f"{self._path} cannot be used: {error}") from error
         except StoreUnavailable:
             self._close()
             raise
+        self._is_lost_because = None
         high_water_ms: InstantMs = row[0]
         return high_water_ms
+
+    def _take_over(self, connection: sqlite3.Connection) -> int:
+        """→ the number by which this store knows that no other has opened the file since."""
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_NEXT_OWNER)
+        owner: int = connection.execute(_SELECT_OWNER).fetchone()[0]
+        connection.execute("COMMIT")
+        return owner
 
     async def close(self) -> None:
         await self._runner.run_sync(partial(self._close_at, self._clock.now_ms()))
@@ -133,24 +169,38 @@ class SqliteStore:
 
     def _transact(self, operations: Sequence[Operation], now_ms: InstantMs) -> Sequence[Outcome]:
         connection = self._opened()
+        self._refuse_if_lost()
         try:
-            try:
-                return self._transact_together(connection, operations, now_ms)
-            except _FAULTS:
-                # One of them is at fault. Nothing was committed: do them again, each behind a savepoint of its own.
-                self._roll_back(connection)
-                return self._transact_apart(connection, operations, now_ms)
+            outcomes = self._apply(connection, operations, now_ms)
+            self._check_files(connection)
+            return outcomes
         except sqlite3.Error as error:
             self._recent.clear()
             raise StoreUnavailable(f"{self._path}: {error}") from error
+        except Exception:
+            self._recent.clear()
+            raise
         finally:
             with suppress(sqlite3.Error):  # what made it fail was said; the next transaction will say it again
                 self._roll_back(connection)
 
-    def _transact_together(
+    def _apply(
         self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
     ) -> Sequence[Outcome]:
-        connection.execute("BEGIN IMMEDIATE")
+        try:
+            return self._apply_together(connection, operations, now_ms)
+        except Exception as error:
+            # Nothing was committed for certain only while the transaction is still open.
+            if not _is_of_one_operation(error) or not connection.in_transaction:
+                raise
+        # One of them is at fault: do them again, each behind a savepoint of its own.
+        self._roll_back(connection)
+        return self._apply_apart(connection, operations, now_ms)
+
+    def _apply_together(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
+    ) -> Sequence[Outcome]:
+        self._begin(connection)
         tables = SqliteTables(connection, self._recent, trusts_insertions=True)
         outcomes = [apply_operation(tables, operation, now_ms) for operation in operations]
         tables.send()
@@ -159,11 +209,11 @@ class SqliteStore:
             tables.keep_recent()
         return outcomes
 
-    def _transact_apart(
+    def _apply_apart(
         self, connection: sqlite3.Connection, operations: Sequence[Operation], now_ms: InstantMs
     ) -> Sequence[Outcome]:
         self._recent.clear()
-        connection.execute("BEGIN IMMEDIATE")
+        self._begin(connection)
         outcomes = [self._apply_alone(connection, operation, now_ms) for operation in operations]
         self._commit(connection, now_ms)
         return outcomes
@@ -175,11 +225,38 @@ class SqliteStore:
         try:
             outcome = apply_operation(tables, operation, now_ms)
             tables.send()
-        except _FAULTS as error:
+        except Exception as error:
+            if not _is_of_one_operation(error):
+                raise
             connection.execute("ROLLBACK TO operation")
-            outcome = refusal_of(operation, error)
+            outcome = _refusal(operation, error)
         connection.execute("RELEASE operation")
         return outcome
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute(_SELECT_OWNER).fetchone() != (self._owner,):
+            self._lose(f"another engine has taken the file {self._path}")
+
+    def _check_files(self, connection: sqlite3.Connection) -> None:
+        """What was committed may only be acknowledged while it can be found again."""
+        try:
+            name = None if self._files is None else self._files.lost()
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path} cannot be seen: {error.strerror}") from error
+        if name is None:
+            return
+        with suppress(sqlite3.Error):  # should only the log be gone, it can still be brought into the database
+            connection.execute("PRAGMA wal_checkpoint").fetchall()
+        self._lose(f"the database file {name} was moved or deleted while it was in use")
+
+    def _lose(self, reason: str) -> NoReturn:
+        self._is_lost_because = reason
+        raise StoreUnavailable(reason)
+
+    def _refuse_if_lost(self) -> None:
+        if self._is_lost_because is not None:
+            raise StoreUnavailable(self._is_lost_because)
 
     def _commit(self, connection: sqlite3.Connection, now_ms: InstantMs) -> None:
         connection.execute(_RAISE_HIGH_WATER_MARK, (now_ms,))
@@ -261,18 +338,22 @@ class SqliteStore:
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         return await self._read(partial(reads.matched_messages, now_ms=now_ms, limit=limit))
 
-    async def incidents(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
-        return await self._read(partial(reads.incidents, instance_id=instance_id))
+    async def incidents(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        return await self._read(partial(reads.incidents, instance_id=instance_id, limit=limit, after=after))
 
-    async def user_tasks(self, instance_id: str | None = None) -> Sequence[Mapping[str, object]]:
-        return await self._read(partial(reads.user_tasks, instance_id=instance_id))
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        return await self._read(partial(reads.user_tasks, instance_id=instance_id, limit=limit, after=after))
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
-        found = await self._read(partial(reads.incidents, instance_id=None, incident_id=incident_id))
+        found = await self._read(partial(reads.incidents, incident_id=incident_id))
         return found[0] if found else None
 
     async def user_task(self, user_task_id: str) -> Mapping[str, object] | None:
-        found = await self._read(partial(reads.user_tasks, instance_id=None, user_task_id=user_task_id))
+        found = await self._read(partial(reads.user_tasks, user_task_id=user_task_id))
         return found[0] if found else None
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]:

@@ -123,6 +123,30 @@ class ReadContract(ContractBase):
             }
             assert await world.store.incidents("other") == []
 
+    async def test_user_tasks_and_incidents_are_listed_by_pages(self) -> None:
+        async with self.open_world() as world:
+            for instance_id, names in (("i", "adb"), ("j", "ec")):
+                tasks = tuple(UserTaskRow(name, "User_1", None, None, (), (), None, b"{}") for name in names)
+                incidents = tuple(IncidentRow(name, "model_fault", "Task_1", "m") for name in names)
+                await world.step(instance_id, RowChanges(user_tasks_opened=tasks, incidents_opened=incidents))
+
+            async def page(*instance_id: str, **wanted: object) -> str:
+                tasks = await world.store.user_tasks(*instance_id, **wanted)  # type: ignore[arg-type]
+                incidents = await world.store.incidents(*instance_id, **wanted)  # type: ignore[arg-type]
+                ids = [row["user_task_id"] for row in tasks]
+                assert ids == [row["incident_id"] for row in incidents]
+                return "".join(map(str, ids))
+
+            assert await page() == "abcde"
+            assert await page(limit=2) == "ab"
+            assert await page(limit=2, after="b") == "cd"
+            assert await page(limit=2, after="d") == "e"
+            assert await page(after="e") == ""
+            assert await page("i", limit=2) == "ab"
+            assert await page("i", limit=2, after="b") == "d"
+            await world.step("i", RowChanges(incidents_resolved=("b",), user_tasks_closed=("b",)))
+            assert await page(limit=2, after="b") == "cd", "the end of a page may be gone when the next is asked for"
+
     async def test_what_waits_for_somebody_is_found_by_its_id(self) -> None:
         async with self.open_world() as world:
             incident = IncidentRow("x", "bpmn_error", "Task_1", "m")
