@@ -1,6 +1,3 @@
 """Shared by the tests of the stores."""
 
 from __future__ import annotations
-
-import pytest
-
