@@ -1,3 +1,0 @@
-"""Shared by the tests of the stores."""
-
-from __future__ import annotations
