@@ -1,6 +1,6 @@
 """Requirement P2: the engine is killed with SIGKILL at random moments under load; nothing acknowledged is lost.
 
-The worker lives on in the test's process. Few kills by default; the long run is ``pytest --kills 200``.
+The worker lives on in the test's process. Few kills by default; the long run is ``pytest --kills 200 -o faulthandler_timeout=0``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Load:
     engine: Any
     random: random.Random
     started: list[str] = attrs.field(factory=list)
+    running: int = 0
+    busy_kills: int = 0
+    """Kills that met running handlers."""
     runs: Counter[str] = attrs.field(factory=Counter)
     results: dict[tuple[str, str], int] = attrs.field(factory=dict)
     acknowledged: set[str] = attrs.field(factory=set)
@@ -54,7 +57,7 @@ class Load:
             return str(answer["instance_id"])
 
     def worker(self) -> Worker:
-        worker = Worker(self.engine.url, max_tasks=32, lock_duration=60.0)
+        worker = Worker(self.engine.url, max_tasks=32, lock_duration=60.0, reconnect_seconds_max=0.2)
         for topic in TOPICS:
             worker.task(topic)(self._handler(topic))
         worker.on_heartbeat(self._heartbeat)
@@ -65,7 +68,9 @@ class Load:
         async def handle(payload: dict[str, Any], task: Task) -> dict[str, int]:
             self.runs[task.id] += 1
             self.fences[task.id] = task.fence
-            await trio.sleep(self.random.uniform(0, 0.4))
+            self.running += 1
+            await trio.sleep(self.random.uniform(0, 0.8))
+            self.running -= 1
             value = self.random.getrandbits(48)
             self.results[task.process_instance_id, topic] = value
             return {topic: value}
@@ -75,6 +80,16 @@ class Load:
     def _heartbeat(self, operation: str, task_id: str | None) -> None:
         if operation == "finishExternalTask" and task_id is not None:
             self.acknowledged.add(task_id)
+
+    async def kill_engine(self, delay: float) -> None:
+        """At a random moment after the worker is connected again and has work."""
+        before = len(self.acknowledged)
+        while len(self.acknowledged) == before or not self.running:
+            await trio.sleep(0.01)
+        await trio.sleep(delay)
+        self.busy_kills += self.running > 0
+        self.engine.kill()
+        await trio.to_thread.run_sync(self.engine.start)
 
     def check(self, view: Any) -> None:
         """Everything of one instance, after its end."""
@@ -105,9 +120,7 @@ async def test_P2_engine_killed_under_load(engine: Any, request: pytest.FixtureR
             nursery.start_soon(worker.serve)
             nursery.start_soon(load.start_instances)
             for _ in range(kills):
-                await trio.sleep(moments.uniform(0.05, 0.8))
-                engine.kill()
-                await trio.to_thread.run_sync(engine.start)
+                await load.kill_engine(moments.uniform(0.0, 0.5))
             await trio.sleep(0.5)
             load.starting = False
             await _all_ended(engine, load)
@@ -119,7 +132,20 @@ async def test_P2_engine_killed_under_load(engine: Any, request: pytest.FixtureR
         completed |= {task["task_id"] for task in view["tasks"]}
     assert load.acknowledged
     assert load.acknowledged <= completed
+    assert load.busy_kills >= 0.8 * kills, "the kills met an idle engine"
     assert len(set(load.started)) == len(load.started)
+    # A start that was repeated because its answer was lost made no second instance.
+    assert await trio.to_thread.run_sync(_count_instances, engine) == len(load.started)
+
+
+def _count_instances(engine: Any) -> int:
+    count, after = 0, ""
+    while True:
+        page = engine.request("GET", f"/api/v1/instances?limit=1000{after}")["instances"]
+        count += len(page)
+        if len(page) < 1000:
+            return count
+        after = f"&after={page[-1]['instance_id']}"
 
 
 async def _all_ended(engine: Any, load: Load) -> None:

@@ -495,7 +495,7 @@ async def test_frames_that_cannot_be_read_are_critical(
     assert observed.worker.health().consecutive_critical_errors == 0
 
 
-async def test_W7_a_credential_that_cannot_be_had(
+async def test_W7_W8_a_credential_that_cannot_be_had(
     autojump_clock: MockClock, engine: Engine, observe: Callable[[Worker], Observed]
 ) -> None:
     async def token() -> str:
@@ -508,6 +508,8 @@ async def test_W7_a_credential_that_cannot_be_had(
         await worker.serve()
     assert observed.error_kinds == ["identityRefresh"] * 5 + ["criticalIdentityFailure"]
     assert engine.dials == []
+    assert worker.health().identity_refresh_failed_critically
+    assert not worker.is_healthy()
 
 
 async def test_credentials_are_refreshed_when_the_engine_asks(

@@ -40,7 +40,6 @@ TokenSource: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
 
 CRITICAL_ERRORS_MAX = 5
 _BACKOFF_S_MIN = 0.1
-_BACKOFF_S_MAX = 10.0
 _SUPERSEDED_WAIT_S = 30.0
 _ABORT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 10.0
@@ -52,6 +51,7 @@ class Settings:
     endpoint: Endpoint
     worker_id: str
     token: TokenSource
+    reconnect_seconds_max: float
     dial: Dial
     clock: Clock
     entropy: Entropy
@@ -218,8 +218,8 @@ class WorkerRun:
             self._begin_stop(0.0)
 
     def _backoff_s(self) -> float:
-        """Doubling from 0.1 s to 10 s, the second half of it by chance."""
-        longest = min(_BACKOFF_S_MAX, math.ldexp(_BACKOFF_S_MIN, min(self._failed_attempts, 10)))
+        """Doubling from 0.1 s to the maximum, the second half of it by chance."""
+        longest = min(self._settings.reconnect_seconds_max, math.ldexp(_BACKOFF_S_MIN, min(self._failed_attempts, 10)))
         self._failed_attempts += 1
         return longest * (0.5 + self._settings.entropy.fraction() / 2)
 

@@ -67,7 +67,8 @@ class Worker:
         worker.run()
 
     ``max_tasks`` and ``lock_duration`` (seconds) are the defaults of its topics. ``token`` is a credential or a
-    function that fetches one, asked before each connection and when the engine wants a fresh one.
+    function that fetches one, asked before each connection and when the engine wants a fresh one. Pauses between
+    attempts to connect grow up to ``reconnect_seconds_max``.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Worker:
         max_tasks: int = 10,
         lock_duration: float = 30.0,
         token: TokenSource = None,
+        reconnect_seconds_max: float = 10.0,
         logger: Logger | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dial: Dial | None = None,
@@ -87,14 +89,17 @@ class Worker:
     ) -> None:
         """``dial``, ``clock``, ``entropy`` and ``threads`` replace the world outside, for simulations.
 
-        :raises InvalidInput: when the URL is none.
+        :raises InvalidInput: when the URL is none, or the pause is no positive number.
         """
+        if not 0 < reconnect_seconds_max < float("inf"):
+            raise InvalidInput(f"reconnect_seconds_max must be positive seconds, not {reconnect_seconds_max!r}")
         self._endpoint = Endpoint.from_url(url)
         self._entropy = entropy or SystemEntropy()
         self.worker_id = worker_id or f"{hostname()}-{self._entropy.uuid()}"
         self._max_tasks = max_tasks
         self._lock_duration = lock_duration
         self._token = token
+        self._reconnect_seconds_max = reconnect_seconds_max
         self._dial = dial or network_dial(ssl_context)
         self._clock = clock or TrioClock()
         self._threads = threads
@@ -256,6 +261,7 @@ class Worker:
             endpoint=self._endpoint,
             worker_id=self.worker_id,
             token=self._token,
+            reconnect_seconds_max=self._reconnect_seconds_max,
             dial=self._dial,
             clock=self._clock,
             entropy=self._entropy,
