@@ -1,6 +1,7 @@
 """Requirement P2: the engine is killed with SIGKILL at random moments under load; nothing acknowledged is lost.
 
-The worker lives on in the test's process. Few kills by default; the long run is ``pytest --kills 200 -o faulthandler_timeout=0``.
+The worker lives on in the test's process. Few kills by default; the long run is
+``pytest tests/endtoend/test_kill_engine.py --kills 200 -o faulthandler_timeout=0``.
 """
 
 from __future__ import annotations
