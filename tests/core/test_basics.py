@@ -54,6 +54,22 @@ def test_E2_external_is_the_mode_of_the_token_while_its_task_is_open(machine: Ma
     assert token.external is None
 
 
+def test_E2_the_mode_carries_type_retries_and_timeout_of_the_model(machine: Make) -> None:
+    xml = """<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t"
+        xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn"><process id="p" isExecutable="true">
+      <startEvent id="s"/><endEvent id="e"/><manualTask id="m"/>
+      <serviceTask id="a" stellwerk:topic="pay" stellwerk:retries="5" stellwerk:lockDuration="PT20S"/>
+      <sequenceFlow id="f1" sourceRef="s" targetRef="m"/><sequenceFlow id="f2" sourceRef="m" targetRef="a"/>
+      <sequenceFlow id="f3" sourceRef="a" targetRef="e"/></process></definitions>"""
+    run = machine(xml)
+    run.start()
+    (token,) = run.live.tokens.values()
+    assert token.external == External("pay", 5, 20_000)
+    assert run.entered("m") == 1, "inline: done inside the engine, in the same step"
+    run.complete("a")
+    assert run.status == "COMPLETED"
+
+
 def test_the_worker_gets_all_variables_and_returns_only_its_result(machine: Make) -> None:
     run = machine(THREE)
     run.start({"x": 1})
