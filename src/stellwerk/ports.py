@@ -17,7 +17,6 @@ from stellwerk.core.changes import RowChanges
 from stellwerk.core.external_task import ExternalTask, Holder, OutcomeKind, TaskAttempt
 from stellwerk.core.facts import Fact
 from stellwerk.core.lease import LeaseAnswerKind
-from stellwerk.errors import StellwerkError
 from stellwerk.instants import InstantMs
 
 __all__ = [
@@ -69,7 +68,6 @@ __all__ = [
     "TaskEnding",
     "TaskLease",
     "ThreadRunner",
-    "fail_if_error",
 ]
 
 T = TypeVar("T")
@@ -650,10 +648,3 @@ class Ports:
     """For long calculations (reading a large file) that must not hold up the actors."""
     log: Log
     pause_point: PausePoint
-
-
-def fail_if_error(outcome: Outcome) -> Outcome:
-    """Raise an outcome that is an error, pass on any other."""
-    if isinstance(outcome, StellwerkError):
-        raise outcome
-    return outcome

@@ -9,6 +9,7 @@ from stellwerk.limits import Limits
 from stellwerk.wire.messages import LeaseRef, Subscribe
 
 __all__ = [
+    "RETRIES_MAX",
     "check_error_code",
     "check_length",
     "check_lock_duration",
@@ -19,6 +20,8 @@ __all__ = [
     "shortened",
 ]
 
+RETRIES_MAX = 2**31 - 1
+"""As many as a model can ask for."""
 _FENCE_MAX = 2**63 - 1
 
 

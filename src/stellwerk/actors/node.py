@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from stellwerk.actors.births import TopicBirths
-from stellwerk.actors.bounds import check_length, check_report, shortened
+from stellwerk.actors.bounds import RETRIES_MAX, check_length, check_report, shortened
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions, Deployment
@@ -182,7 +182,8 @@ class Node:
         await self._ask(instance_id, CancelInstance(reason))
 
     async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
-        """Set variables of the process's own scope by hand; others keep their values, and existing tasks their payload.
+        """Set variables of the process's own scope by hand; others keep their values, and existing tasks their payload
+        until an incident of theirs is resolved.
 
         :raises NotFound: there is no such instance; Conflict: it has ended.
         """
@@ -197,8 +198,8 @@ class Node:
 
     async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
         """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
-        if not 1 <= retries <= _RETRIES_MAX:
-            raise InvalidInput(f"retries must be 1 to {_RETRIES_MAX} @ $.retries")
+        if not 1 <= retries <= RETRIES_MAX:
+            raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")
         row = await self.ports.store.incident(incident_id)
         if row is None:
             raise NotFound(f"there is no open incident {incident_id}")
@@ -477,8 +478,6 @@ _FOREVER = float("inf")
 _TTL_MS_MIN = 1_000
 """Correlating takes a moment itself: who waits already is reached however short the message is to be kept."""
 _TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
-_RETRIES_MAX = 2**31 - 1
-"""As many as a model can ask for."""
 
 
 class Superseded(CallerError):

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from stellwerk.actors.bounds import check_error_code, check_length, check_lock_duration, check_task_id
+from stellwerk.actors.bounds import RETRIES_MAX, check_error_code, check_length, check_lock_duration, check_task_id
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.dispatcher import TopicDispatcher
 from stellwerk.actors.instance import Envelope
@@ -47,7 +47,6 @@ __all__ = ["RequestServices", "SessionStatistics", "WorkerRequests"]
 
 WorkerRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Extend | Release
 
-_RETRIES_MAX = 2**31 - 1
 _RETRY_AFTER_MS_MAX = 365 * 24 * 3_600_000
 _REQUEST_BYTES = 500
 _RELEASING = (Complete, Fail, BpmnErrorReport, Release)
@@ -219,7 +218,7 @@ class WorkerRequests:
         check_length("message", request.message, self._limits.message_bytes_max)
         details = self._value(bytes(request.details), "$.details")
         message = str(canonical(request.message, "$.message"))
-        _check_number("retries", request.retries, _RETRIES_MAX)
+        _check_number("retries", request.retries, RETRIES_MAX)
         _check_number("retry_after_ms", request.retry_after_ms, _RETRY_AFTER_MS_MAX)
         operation = FailTask(
             task_id=request.task_id,
