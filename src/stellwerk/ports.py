@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ from stellwerk.core.external_task import ExternalTask, Holder, OutcomeKind, Task
 from stellwerk.core.facts import Fact
 from stellwerk.core.lease import LeaseAnswerKind
 from stellwerk.instants import InstantMs
+from stellwerk.values import frozen
 
 __all__ = [
     "BirthLease",
@@ -38,6 +40,7 @@ __all__ = [
     "FetchAndLock",
     "HistoryStep",
     "InboxRow",
+    "InstanceFilter",
     "InstanceSummary",
     "LeaseAnswer",
     "LeaseAnswerKind",
@@ -51,6 +54,8 @@ __all__ = [
     "Outcome",
     "PausePoint",
     "Ports",
+    "PruneInstances",
+    "Pruned",
     "PublishMessage",
     "ReadyScan",
     "ReadyTask",
@@ -68,6 +73,7 @@ __all__ = [
     "TaskEnding",
     "TaskLease",
     "ThreadRunner",
+    "TopicBacklog",
 ]
 
 T = TypeVar("T")
@@ -76,7 +82,7 @@ T = TypeVar("T")
 # --- the store: changesets -----------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class NewInstance:
     """The ``instances`` row of an instance that starts."""
 
@@ -85,7 +91,7 @@ class NewInstance:
     business_key: str | None
 
 
-@attrs.frozen
+@frozen
 class TaskEnding:
     """The lease guard of a step (consistency.md 1, 12): the request must be one that the lease machine accepts now.
 
@@ -106,7 +112,7 @@ class TaskEnding:
     """For FAIL: the worker itself said that no attempts are left (`FailTask.retries` 0)."""
 
 
-@attrs.frozen
+@frozen
 class BirthLease:
     """Create this new task already leased (consistency.md 10)."""
 
@@ -115,7 +121,7 @@ class BirthLease:
     duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class InboxRow:
     """An effect on another instance: one row for each (instance_id, dedupe_key), whoever sends it how often."""
 
@@ -125,7 +131,7 @@ class InboxRow:
     """JSON text."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Changeset:
     """One step of one instance. Applied only if every guard holds: version, endings, timers, subscriptions, messages,
     incidents and inbox rows. Then the version grows by one and the facts become one history row."""
@@ -148,7 +154,7 @@ class Changeset:
     """The folded state after this step, now and then, so that a reload need not fold everything."""
 
 
-@attrs.frozen
+@frozen
 class RevokedLease:
     """A lease ended by a cancelling step, as the cancelling statement returned it (consistency.md 18)."""
 
@@ -158,7 +164,7 @@ class RevokedLease:
     holder: Holder
 
 
-@attrs.frozen
+@frozen
 class Committed:
     """The step is durable."""
 
@@ -183,7 +189,7 @@ class RefusedGuard(Enum):
     """The store could not write this changeset (a data error); its neighbours are untouched."""
 
 
-@attrs.frozen
+@frozen
 class RefusedChangeset:
     """Nothing of it was written."""
 
@@ -197,14 +203,14 @@ class RefusedChangeset:
 # --- the store: leases ---------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class LeaseAnswer:
     kind: LeaseAnswerKind
     task: ExternalTask | None = None
     """The row after the operation, where there is one."""
 
 
-@attrs.frozen
+@frozen
 class TaskLease:
     """A wish to lease one READY task by its key."""
 
@@ -213,14 +219,14 @@ class TaskLease:
     duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class LeaseTasks:
     """→ ``tuple[ExternalTask | None, ...]``, in the order of the wishes; None: not READY any more."""
 
     leases: tuple[TaskLease, ...]
 
 
-@attrs.frozen
+@frozen
 class FetchAndLock:
     """Requirement L4: schedule, lock and assign in one step; priority descending, then created, then id ascending.
 
@@ -233,7 +239,7 @@ class FetchAndLock:
     duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class FailTask:
     """A technical failure. → `LeaseAnswer`; NEEDS_INSTANCE when no retries are left, and then nothing was written."""
 
@@ -250,7 +256,7 @@ class FailTask:
     """In [0, 1), drawn by the caller: spreads the back-off."""
 
 
-@attrs.frozen
+@frozen
 class ExtendLease:
     """→ `LeaseAnswer`."""
 
@@ -259,14 +265,14 @@ class ExtendLease:
     duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class RenewLease:
     task_id: str
     fence: int
     session_id: str
 
 
-@attrs.frozen
+@frozen
 class RenewLeases:
     """Renew by each lease's own duration, where fence and session are still the row's and the lock has not run out.
 
@@ -276,7 +282,7 @@ class RenewLeases:
     leases: tuple[RenewLease, ...]
 
 
-@attrs.frozen
+@frozen
 class ReleaseLease:
     task_id: str
     fence: int
@@ -286,7 +292,7 @@ class ReleaseLease:
     """True: a single-try task stays LOCKED until it expires (consistency.md 14)."""
 
 
-@attrs.frozen
+@frozen
 class ReleaseLeases:
     """Back to READY without using a retry. → ``tuple[LeaseAnswer, ...]``; DONE carries the row (READY, or still LOCKED
     for a started single-try task; a draining one stays as it is, READY, for `EndDraining`)."""
@@ -294,7 +300,7 @@ class ReleaseLeases:
     leases: tuple[ReleaseLease, ...]
 
 
-@attrs.frozen
+@frozen
 class ResumeSession:
     """A worker process says hello (consistency.md 10, 16, 17). → `Resumed`.
 
@@ -306,7 +312,7 @@ class ResumeSession:
     holding: tuple[tuple[str, int], ...]
 
 
-@attrs.frozen
+@frozen
 class LostLease:
     task_id: str
     fence: int
@@ -314,21 +320,21 @@ class LostLease:
     """``cancelled``, ``expired``, ``lost`` or ``finished``."""
 
 
-@attrs.frozen
+@frozen
 class Resumed:
     kept: tuple[ExternalTask, ...]
     lost: tuple[LostLease, ...]
     released: tuple[ExternalTask, ...]
 
 
-@attrs.frozen
+@frozen
 class ExpireLocks:
     """Reclaim up to `limit` locks that have run out. → `ExpiredLocks`."""
 
     limit: int
 
 
-@attrs.frozen
+@frozen
 class ExpiredLocks:
     returned: tuple[ExternalTask, ...]
     """READY again (their `lease` is the one that expired)."""
@@ -338,7 +344,7 @@ class ExpiredLocks:
     now_ms: InstantMs
 
 
-@attrs.frozen
+@frozen
 class CheckRepeat:
     """What to answer to a request for a task that its instance does not have open. → `LeaseAnswer`, never DONE."""
 
@@ -352,7 +358,7 @@ class CheckRepeat:
 # --- the store: definitions and messages ---------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class DefinitionRow:
     """A deployed process. ``definition_id`` is ``key:version``."""
 
@@ -374,14 +380,14 @@ class DefinitionRow:
         return f"{self.key}:{self.version}"
 
 
-@attrs.frozen
+@frozen
 class DeployDefinitions:
     """All or none (consistency.md 7). → `Deployed`."""
 
     definitions: tuple[DefinitionRow, ...]
 
 
-@attrs.frozen
+@frozen
 class Deployed:
     definitions: tuple[DefinitionRow, ...]
     """With their versions."""
@@ -389,7 +395,7 @@ class Deployed:
     """Keys whose newest version already had this digest."""
 
 
-@attrs.frozen
+@frozen
 class MessageRow:
     """A published message, kept until it is correlated or its time to live ends."""
 
@@ -401,18 +407,37 @@ class MessageRow:
     expires_at_ms: InstantMs
 
 
-@attrs.frozen
+@frozen
 class PublishMessage:
     """→ bool: False when that message_id was published before."""
 
     message: MessageRow
 
 
-@attrs.frozen
+@frozen
 class DropMessages:
     """Drop messages whose time to live ended before `now_ms` (wall clock). → int: how many."""
 
     now_ms: InstantMs
+
+
+@frozen
+class PruneInstances:
+    """Delete instances that ended (COMPLETED, FAILED or CANCELLED) before `ended_before_ms` (wall clock), with all that
+    belongs to them (history, snapshots, tasks, attempts, rows of any kind), the longest ended first. → `Pruned`.
+
+    Running instances are never touched. A start or message whose request_id is repeated later than that is new again.
+    """
+
+    ended_before_ms: InstantMs
+    limit: int
+    """At most so many instances: a large prune is many small transactions."""
+
+
+@frozen
+class Pruned:
+    instances: int
+    """0: there are no more."""
 
 
 Operation: TypeAlias = (
@@ -429,6 +454,7 @@ Operation: TypeAlias = (
     | DeployDefinitions
     | PublishMessage
     | DropMessages
+    | PruneInstances
 )
 
 Outcome: TypeAlias = object
@@ -438,14 +464,14 @@ Outcome: TypeAlias = object
 # --- the store: reads ----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class HistoryStep:
     version: int
     at_ms: InstantMs
     facts: tuple[Fact, ...]
 
 
-@attrs.frozen
+@frozen
 class StoredInstance:
     """What an actor needs to come back: the newest snapshot (if any) and the steps after it."""
 
@@ -456,7 +482,7 @@ class StoredInstance:
     steps: tuple[HistoryStep, ...]
 
 
-@attrs.frozen
+@frozen
 class InstanceSummary:
     instance_id: str
     definition_id: str
@@ -468,7 +494,35 @@ class InstanceSummary:
     ended_at_ms: InstantMs | None
 
 
-@attrs.frozen(order=True)
+@frozen(kw_only=True)
+class InstanceFilter:
+    """Which instances; None: whatever it is."""
+
+    status: str | None = None
+    process_key: str | None = None
+    definition_id: str | None = None
+    business_key: str | None = None
+    with_incident: bool | None = None
+    """Whether an incident is open."""
+    started_from_ms: InstantMs | None = None
+    started_before_ms: InstantMs | None = None
+
+
+@frozen(kw_only=True)
+class TopicBacklog:
+    """What is open on one topic."""
+
+    topic: str
+    ready: int
+    """READY and available now."""
+    backing_off: int
+    """READY, available later: waiting for its next attempt."""
+    locked: int
+    oldest_ready_at_ms: InstantMs | None
+    """Since when the longest waiting one of `ready` is available, on the lease clock. None where there is none."""
+
+
+@frozen(order=True)
 class ReadyTask:
     """What a dispatcher keeps of a READY task; sorts in the order of hand-out."""
 
@@ -481,7 +535,7 @@ class ReadyTask:
     """About what it takes in a frame (some stores count characters)."""
 
 
-@attrs.frozen
+@frozen
 class ReadyScan:
     tasks: tuple[ReadyTask, ...]
     """At most the limit, in order of hand-out, available now."""
@@ -490,14 +544,14 @@ class ReadyScan:
     now_ms: InstantMs
 
 
-@attrs.frozen
+@frozen
 class DueTimer:
     timer_id: str
     instance_id: str
     due_at_ms: InstantMs
 
 
-@attrs.frozen
+@frozen
 class MatchedMessage:
     """A message and what waits for it: an instance's subscription, or a definition that it starts."""
 
@@ -531,7 +585,7 @@ class Store(Protocol):
     async def instance(self, instance_id: str) -> InstanceSummary | None: ...
 
     async def instances(
-        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+        self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
     ) -> Sequence[InstanceSummary]:
         """Newest first; `after` is the last id of the page before."""
 
@@ -545,8 +599,18 @@ class Store(Protocol):
     async def task(self, task_id: str) -> ExternalTask | None: ...
 
     async def tasks(
-        self, *, instance_id: str | None = None, topic: str | None = None, state: str | None = None, limit: int = 1000
-    ) -> Sequence[ExternalTask]: ...
+        self,
+        *,
+        instance_id: str | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> Sequence[ExternalTask]:
+        """Oldest first; `after` is the last id of the page before."""
+
+    async def topic_backlogs(self) -> Sequence[TopicBacklog]:
+        """Every topic that has a READY or LOCKED task, by name."""
 
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         """By fence."""
@@ -589,6 +653,14 @@ class Store(Protocol):
 
     async def lease_now(self) -> InstantMs:
         """The lease clock."""
+
+    async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
+        """Write a consistent copy of everything that is durable now to a new file, while work goes on; the file is
+        there whole or not at all.
+
+        :param progress: called now and then with how much is done, in [0, 1].
+        :raises Conflict: this store has no file, or `target` exists; StoreUnavailable: it cannot be written.
+        """
 
 
 # --- the world -----------------------------------------------------------------------------------------------------
@@ -637,7 +709,7 @@ class PausePoint(Protocol):
         """Does nothing; a simulation stops the node here."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Ports:
     """Everything that a node needs from the world."""
 

@@ -14,6 +14,7 @@ from stellwerk.actors.mailbox import Mailbox, MailboxClosed, Reply
 from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
 from stellwerk.ports import Operation, Outcome, Ports
+from stellwerk.values import frozen
 
 __all__ = ["Committer", "CommitterStatistics"]
 
@@ -30,7 +31,7 @@ class CommitterStatistics:
     failed_transactions: int = 0
 
 
-@attrs.frozen
+@frozen
 class _Request:
     operation: Operation
     reply: Reply[Outcome]

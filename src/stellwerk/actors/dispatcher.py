@@ -31,6 +31,7 @@ from stellwerk.ports import (
     RenewLeases,
     TaskLease,
 )
+from stellwerk.values import frozen
 from stellwerk.wire.session import renewal_margin_ms
 
 __all__ = ["DispatcherServices", "DispatcherStatistics", "TopicDispatcher"]
@@ -41,7 +42,7 @@ _RENEWALS_MIN = 1_000
 """Entries of the heap of renewals before those of ended leases are sought: locks may last much longer than work."""
 
 
-@attrs.frozen
+@frozen
 class DispatcherServices:
     ports: Ports
     committer: Committer
@@ -57,7 +58,7 @@ class DispatcherStatistics:
     """Leases that the row refused: the hint was stale."""
 
 
-@attrs.frozen
+@frozen
 class _Pick:
     task: ReadyTask
     subscription: Subscription

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
-
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions, DeployedProcess
 from stellwerk.actors.mailbox import Mailbox, Reply
@@ -52,6 +50,7 @@ from stellwerk.ports import (
     RefusedGuard,
     TaskEnding,
 )
+from stellwerk.values import frozen
 
 __all__ = ["Births", "Envelope", "InstanceActor", "InstanceServices", "StepListener"]
 
@@ -61,7 +60,7 @@ _SNAPSHOT_EVERY_STEPS = 100
 """A reload folds at most so many steps."""
 
 
-@attrs.frozen
+@frozen
 class Envelope:
     """A command and whom to tell. The reply's value is a `LeaseAnswerKind` for requests of workers, else None."""
 
@@ -85,7 +84,7 @@ class StepListener(Protocol):
     ) -> None: ...
 
 
-@attrs.frozen
+@frozen
 class InstanceServices:
     """What every instance actor of a node shares."""
 
@@ -100,7 +99,7 @@ class InstanceServices:
     lock_expiries_max: int
 
 
-@attrs.frozen
+@frozen
 class _Step:
     """What a batch of commands comes to."""
 

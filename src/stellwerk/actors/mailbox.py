@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import attrs
 import trio
+
+from stellwerk.values import frozen
 
 __all__ = ["Mailbox", "MailboxClosed", "MailboxStatistics", "Reply"]
 
 T = TypeVar("T")
 
 
-@attrs.frozen
+@frozen
 class MailboxStatistics:
     waiting: int
     capacity: int

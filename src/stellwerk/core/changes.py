@@ -5,9 +5,8 @@ History is the truth and the rows are its index: each of these can be derived fr
 
 from __future__ import annotations
 
-import attrs
-
 from stellwerk.instants import InstantMs
+from stellwerk.values import frozen
 
 __all__ = [
     "IncidentRow",
@@ -20,7 +19,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class NewTask:
     """An external task to insert, READY."""
 
@@ -39,7 +38,7 @@ class NewTask:
     headers: bytes
 
 
-@attrs.frozen
+@frozen
 class TaskRequeue:
     """The incident of a FAILED or EXPIRED task was resolved: READY again, with a newer fence at its next lease."""
 
@@ -49,7 +48,7 @@ class TaskRequeue:
     """What the worker gets now: the process may have been repaired."""
 
 
-@attrs.frozen
+@frozen
 class TimerRow:
     timer_id: str
     element_id: str
@@ -57,7 +56,7 @@ class TimerRow:
     """Wall clock."""
 
 
-@attrs.frozen
+@frozen
 class SubscriptionRow:
     """A catch event, boundary event or receive task that waits for a message."""
 
@@ -68,7 +67,7 @@ class SubscriptionRow:
     """Equal to the message's key; empty when neither has one."""
 
 
-@attrs.frozen
+@frozen
 class UserTaskRow:
     user_task_id: str
     element_id: str
@@ -82,7 +81,7 @@ class UserTaskRow:
     due_at: str | None = None
 
 
-@attrs.frozen
+@frozen
 class IncidentRow:
     incident_id: str
     kind: str
@@ -91,7 +90,7 @@ class IncidentRow:
     task_id: str | None = None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RowChanges:
     """All row changes of a step. A row created and removed within the step occurs in neither list."""
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
-import attrs
-
 from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.values import frozen
 
 __all__ = [
     "CancelInstance",
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class StartInstance:
     """Create the instance and run it from a start event. It must not exist yet."""
 
@@ -44,7 +43,7 @@ class StartInstance:
     """The message that starts it (its row is consumed in the same changeset)."""
 
 
-@attrs.frozen
+@frozen
 class CompleteTask:
     task_id: str
     fence: int
@@ -55,7 +54,7 @@ class CompleteTask:
     worker_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class ThrowBpmnError:
     """A business error reported by the worker. Never changes the retries."""
 
@@ -78,7 +77,7 @@ class FailureKind(Enum):
     """The task cannot be put into a frame."""
 
 
-@attrs.frozen
+@frozen
 class EndTaskInFailure:
     """The last failure, a single-try expiry, the expiry limit: the task ends, its token fails, the policy decides.
 
@@ -97,26 +96,26 @@ class EndTaskInFailure:
     """The worker itself said that no attempts are left (``retries`` 0), whatever the row says."""
 
 
-@attrs.frozen
+@frozen
 class EndDraining:
     """A draining task turned out to have no lease any more: end it."""
 
     task_id: str
 
 
-@attrs.frozen
+@frozen
 class FireTimer:
     timer_id: str
 
 
-@attrs.frozen
+@frozen
 class CorrelateMessage:
     subscription_id: str
     message_id: str
     variables: JsonObject
 
 
-@attrs.frozen
+@frozen
 class CompleteUserTask:
     """Finish a user, manual or undefined task that waits for a person."""
 
@@ -124,7 +123,7 @@ class CompleteUserTask:
     variables: JsonObject
 
 
-@attrs.frozen
+@frozen
 class ResolveIncident:
     """Try again from where the incident stands. A task becomes READY with `retries` attempts (at least 1)."""
 
@@ -132,12 +131,12 @@ class ResolveIncident:
     retries: int = 1
 
 
-@attrs.frozen
+@frozen
 class CancelInstance:
     reason: str
 
 
-@attrs.frozen
+@frozen
 class SetVariables:
     """Set variables of a scope by hand (None: the process's own)."""
 

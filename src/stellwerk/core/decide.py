@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import attrs
-
 from stellwerk.core import commands as c
 from stellwerk.core import facts as f
 from stellwerk.core.instance import InstanceState, Token, TokenStatus
@@ -31,13 +29,14 @@ from stellwerk.core.rules.tasks import (
 from stellwerk.core.step import Context, NotOpen, Step, TaskFinal, Work
 from stellwerk.errors import BpmnFault, Conflict, InvalidInput, NotFound
 from stellwerk.model.process import Event, FlowNode, Gateway, SubProcess, Task
+from stellwerk.values import frozen
 
 __all__ = ["Context", "Decision", "NotOpen", "TaskFinal", "decide"]
 
 _MESSAGE_CHARS_MAX = 1_000
 
 
-@attrs.frozen
+@frozen
 class Decision:
     facts: tuple[f.Fact, ...]
     state: InstanceState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -31,7 +31,9 @@ def row_changes(facts: Iterable[f.Fact], state_after: InstanceState, process: Pr
     del process
     rows = _Rows(state_after)
     for fact in facts:
-        rows.take(fact)
+        taker = _TAKERS.get(type(fact))
+        if taker is not None:  # most facts are of no concern to any row
+            taker(rows, fact)
     return rows.changes()
 
 
@@ -55,27 +57,6 @@ class _Rows:
     incidents: dict[str, IncidentRow] = attrs.field(factory=dict)
     incidents_gone: dict[str, None] = attrs.field(factory=dict)
 
-    def take(self, fact: f.Fact) -> None:
-        match fact:
-            case f.ActivityStarted():
-                self.started[fact.activity_id] = fact
-            case f.TaskCreated() | f.TaskCancelled() | f.TaskDraining() | f.TaskDrained() | f.TaskRequeued():
-                self._take_task(fact)
-            case f.TaskCompleted():
-                self.drained.pop(fact.task_id, None)
-            case f.TimerArmed() | f.TimerFired() | f.TimerDisarmed():
-                self._take_timer(fact)
-            case f.SubscriptionOpened() | f.SubscriptionClosed() | f.MessageCorrelated():
-                self._take_subscription(fact)
-            case f.UserTaskCreated() | f.UserTaskCompleted() | f.UserTaskCancelled():
-                self._take_user_task(fact)
-            case f.IncidentOpened() | f.IncidentResolved():
-                self._take_incident(fact)
-            case f.InstanceStarted() | f.InstanceCompleted() | f.InstanceFailed() | f.InstanceCancelled():
-                self.status = self.state.status.value
-            case _:
-                pass  # of no concern to any row
-
     def _activity(self, activity_id: str) -> tuple[str, str]:
         """→ (node id, token id), of an activity of this changeset or an earlier one."""
         started = self.started.get(activity_id)
@@ -84,23 +65,29 @@ class _Rows:
         activity = self.state.activities[activity_id]
         return activity.node_id, activity.token_id
 
-    def _take_task(
-        self, fact: f.TaskCreated | f.TaskCancelled | f.TaskDraining | f.TaskDrained | f.TaskRequeued
-    ) -> None:
-        match fact:
-            case f.TaskCreated():
-                self.new_tasks[fact.task_id] = self._new_task(fact)
-            case f.TaskCancelled():
-                self.drained.pop(fact.task_id, None)
-                self.requeued.pop(fact.task_id, None)
-                if self.new_tasks.pop(fact.task_id, None) is None:
-                    self.cancelled[fact.task_id] = None
-            case f.TaskDraining():
-                self.drained[fact.task_id] = None
-            case f.TaskDrained():
-                self.drained.pop(fact.task_id, None)
-            case f.TaskRequeued():
-                self.requeued[fact.task_id] = TaskRequeue(fact.task_id, fact.retries, dumps(fact.variables))
+    def activity_started(self, fact: f.ActivityStarted) -> None:
+        self.started[fact.activity_id] = fact
+
+    def status_changed(self, _fact: f.Fact) -> None:
+        self.status = self.state.status.value
+
+    def task_created(self, fact: f.TaskCreated) -> None:
+        self.new_tasks[fact.task_id] = self._new_task(fact)
+
+    def task_cancelled(self, fact: f.TaskCancelled) -> None:
+        self.drained.pop(fact.task_id, None)
+        self.requeued.pop(fact.task_id, None)
+        if self.new_tasks.pop(fact.task_id, None) is None:
+            self.cancelled[fact.task_id] = None
+
+    def task_draining(self, fact: f.TaskDraining) -> None:
+        self.drained[fact.task_id] = None
+
+    def task_not_draining(self, fact: f.TaskDrained | f.TaskCompleted) -> None:
+        self.drained.pop(fact.task_id, None)
+
+    def task_requeued(self, fact: f.TaskRequeued) -> None:
+        self.requeued[fact.task_id] = TaskRequeue(fact.task_id, fact.retries, dumps(fact.variables))
 
     def _new_task(self, fact: f.TaskCreated) -> NewTask:
         element_id, token_id = self._activity(fact.activity_id)
@@ -120,44 +107,49 @@ class _Rows:
             headers=dumps(fact.headers),
         )
 
-    def _take_timer(self, fact: f.TimerArmed | f.TimerFired | f.TimerDisarmed) -> None:
-        if isinstance(fact, f.TimerArmed):
-            self.timers[fact.timer_id] = TimerRow(fact.timer_id, fact.node_id, fact.due_at_ms)
-        elif self.timers.pop(fact.timer_id, None) is None:
+    def timer_armed(self, fact: f.TimerArmed) -> None:
+        self.timers[fact.timer_id] = TimerRow(fact.timer_id, fact.node_id, fact.due_at_ms)
+
+    def timer_gone(self, fact: f.TimerFired | f.TimerDisarmed) -> None:
+        if self.timers.pop(fact.timer_id, None) is None:
             self.timers_gone[fact.timer_id] = None
 
-    def _take_subscription(self, fact: f.SubscriptionOpened | f.SubscriptionClosed | f.MessageCorrelated) -> None:
-        if isinstance(fact, f.SubscriptionOpened):
-            row = SubscriptionRow(fact.subscription_id, fact.node_id, fact.name, fact.key)
-            self.subscriptions[fact.subscription_id] = row
-        elif isinstance(fact, f.MessageCorrelated) and not fact.closes:
-            pass
-        elif self.subscriptions.pop(fact.subscription_id, None) is None:
+    def subscription_opened(self, fact: f.SubscriptionOpened) -> None:
+        row = SubscriptionRow(fact.subscription_id, fact.node_id, fact.name, fact.key)
+        self.subscriptions[fact.subscription_id] = row
+
+    def message_correlated(self, fact: f.MessageCorrelated) -> None:
+        if fact.closes:
+            self.subscription_gone(fact)
+
+    def subscription_gone(self, fact: f.SubscriptionClosed | f.MessageCorrelated) -> None:
+        if self.subscriptions.pop(fact.subscription_id, None) is None:
             self.subscriptions_gone[fact.subscription_id] = None
 
-    def _take_user_task(self, fact: f.UserTaskCreated | f.UserTaskCompleted | f.UserTaskCancelled) -> None:
-        if isinstance(fact, f.UserTaskCreated):
-            element_id, _ = self._activity(fact.activity_id)
-            self.user_tasks[fact.user_task_id] = UserTaskRow(
-                user_task_id=fact.user_task_id,
-                element_id=element_id,
-                name=fact.name,
-                assignee=fact.assignee,
-                candidate_users=fact.candidate_users,
-                candidate_groups=fact.candidate_groups,
-                form=fact.form,
-                variables=dumps(fact.variables),
-                due_at=fact.due_at,
-            )
-        elif self.user_tasks.pop(fact.user_task_id, None) is None:
+    def user_task_created(self, fact: f.UserTaskCreated) -> None:
+        element_id, _ = self._activity(fact.activity_id)
+        self.user_tasks[fact.user_task_id] = UserTaskRow(
+            user_task_id=fact.user_task_id,
+            element_id=element_id,
+            name=fact.name,
+            assignee=fact.assignee,
+            candidate_users=fact.candidate_users,
+            candidate_groups=fact.candidate_groups,
+            form=fact.form,
+            variables=dumps(fact.variables),
+            due_at=fact.due_at,
+        )
+
+    def user_task_gone(self, fact: f.UserTaskCompleted | f.UserTaskCancelled) -> None:
+        if self.user_tasks.pop(fact.user_task_id, None) is None:
             self.user_tasks_gone[fact.user_task_id] = None
 
-    def _take_incident(self, fact: f.IncidentOpened | f.IncidentResolved) -> None:
-        if isinstance(fact, f.IncidentOpened):
-            self.incidents[fact.incident_id] = IncidentRow(
-                fact.incident_id, fact.kind, fact.node_id, fact.message, fact.task_id
-            )
-        elif self.incidents.pop(fact.incident_id, None) is None:
+    def incident_opened(self, fact: f.IncidentOpened) -> None:
+        row = IncidentRow(fact.incident_id, fact.kind, fact.node_id, fact.message, fact.task_id)
+        self.incidents[fact.incident_id] = row
+
+    def incident_resolved(self, fact: f.IncidentResolved) -> None:
+        if self.incidents.pop(fact.incident_id, None) is None:
             self.incidents_gone[fact.incident_id] = None
 
     def changes(self) -> RowChanges:
@@ -176,3 +168,30 @@ class _Rows:
             incidents_resolved=tuple(self.incidents_gone),
             status=self.status,
         )
+
+
+_TAKERS: dict[type[f.Fact], Callable[..., None]] = {
+    f.ActivityStarted: _Rows.activity_started,
+    f.InstanceStarted: _Rows.status_changed,
+    f.InstanceCompleted: _Rows.status_changed,
+    f.InstanceFailed: _Rows.status_changed,
+    f.InstanceCancelled: _Rows.status_changed,
+    f.TaskCreated: _Rows.task_created,
+    f.TaskCancelled: _Rows.task_cancelled,
+    f.TaskDraining: _Rows.task_draining,
+    f.TaskDrained: _Rows.task_not_draining,
+    f.TaskCompleted: _Rows.task_not_draining,
+    f.TaskRequeued: _Rows.task_requeued,
+    f.TimerArmed: _Rows.timer_armed,
+    f.TimerFired: _Rows.timer_gone,
+    f.TimerDisarmed: _Rows.timer_gone,
+    f.SubscriptionOpened: _Rows.subscription_opened,
+    f.SubscriptionClosed: _Rows.subscription_gone,
+    f.MessageCorrelated: _Rows.message_correlated,
+    f.UserTaskCreated: _Rows.user_task_created,
+    f.UserTaskCompleted: _Rows.user_task_gone,
+    f.UserTaskCancelled: _Rows.user_task_gone,
+    f.IncidentOpened: _Rows.incident_opened,
+    f.IncidentResolved: _Rows.incident_resolved,
+}
+"""(rows, fact of the kind under which it stands here); the other facts change no row."""

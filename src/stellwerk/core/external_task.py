@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-import attrs
-
 from stellwerk.instants import InstantMs
+from stellwerk.values import frozen
 
 __all__ = [
     "AttemptEnd",
@@ -37,7 +36,7 @@ class TaskState(Enum):
     CANCELLED = "CANCELLED"
 
 
-@attrs.frozen
+@frozen
 class Holder:
     """Who holds a lease: one connection of one worker process (consistency.md 17)."""
 
@@ -50,7 +49,7 @@ class Holder:
     """Drawn by the engine for each connection."""
 
 
-@attrs.frozen
+@frozen
 class Lease:
     """The current or the last lease of a task."""
 
@@ -69,7 +68,7 @@ class OutcomeKind(Enum):
     BPMN_ERROR = "bpmn_error"
 
 
-@attrs.frozen
+@frozen
 class TaskOutcome:
     """How the last lease was ended by its worker: the kind of request and the digest of its canonical form."""
 
@@ -89,7 +88,7 @@ class AttemptEnd(Enum):
     """Cancelled by the process."""
 
 
-@attrs.frozen
+@frozen
 class TaskAttempt:
     """A row of ``task_attempts``: a lease that ended without success. Key: (task_id, fence)."""
 
@@ -105,7 +104,7 @@ class TaskAttempt:
     """JSON text."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ExternalTask:
     """A row of ``external_tasks`` (requirement L3, and what else the lease machine needs)."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.values import frozen
 
 __all__ = [
     "ActivityCancelled",
@@ -62,7 +61,7 @@ __all__ = [
 # --- the instance --------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class InstanceStarted:
     instance_id: str
     definition_id: str
@@ -74,19 +73,19 @@ class InstanceStarted:
     message_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class InstanceCompleted:
     terminated: bool = False
     """By a terminate end event."""
 
 
-@attrs.frozen
+@frozen
 class InstanceFailed:
     code: str
     message: str
 
 
-@attrs.frozen
+@frozen
 class InstanceCancelled:
     reason: str
 
@@ -94,7 +93,7 @@ class InstanceCancelled:
 # --- tokens and scopes ---------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class TokenEntered:
     """A token is at a node: newly created, or moved there from its former node."""
 
@@ -107,7 +106,7 @@ class TokenEntered:
     """A new token: the one that it split off from (it inherits the payload)."""
 
 
-@attrs.frozen
+@frozen
 class PayloadSet:
     """ProcessCube: the result of a node is what its token carries from now on, and ``token.history`` knows it."""
 
@@ -116,24 +115,24 @@ class PayloadSet:
     payload: JsonValue
 
 
-@attrs.frozen
+@frozen
 class TokenEnded:
     token_id: str
 
 
-@attrs.frozen
+@frozen
 class TokenFailed:
     token_id: str
 
 
-@attrs.frozen
+@frozen
 class TokenRevived:
     """A failed token is taken up again: its incident was resolved."""
 
     token_id: str
 
 
-@attrs.frozen
+@frozen
 class ScopeOpened:
     """The process itself, a subprocess body, or the local variables of an activity with input mappings."""
 
@@ -146,12 +145,12 @@ class ScopeOpened:
     """True: holds variables of one activity only; no token lives in it."""
 
 
-@attrs.frozen
+@frozen
 class ScopeClosed:
     scope_id: str
 
 
-@attrs.frozen
+@frozen
 class ScopeFailing:
     """Its tokens are cancelled, leased tasks with a compensation handler are waited for, then it is compensated."""
 
@@ -161,7 +160,7 @@ class ScopeFailing:
     node_id: str
 
 
-@attrs.frozen
+@frozen
 class VariablesSet:
     scope_id: str
     variables: JsonObject
@@ -170,7 +169,7 @@ class VariablesSet:
 # --- activities ----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class ActivityStarted:
     activity_id: str
     node_id: str
@@ -181,7 +180,7 @@ class ActivityStarted:
     """The completed activity that this one undoes."""
 
 
-@attrs.frozen
+@frozen
 class ActivityCompleted:
     activity_id: str
     compensation_variables: JsonObject | None = None
@@ -189,12 +188,12 @@ class ActivityCompleted:
     has an empty object: its completed activities are compensated in its place."""
 
 
-@attrs.frozen
+@frozen
 class ActivityCancelled:
     activity_id: str
 
 
-@attrs.frozen
+@frozen
 class ActivityFailed:
     activity_id: str
     code: str
@@ -204,7 +203,7 @@ class ActivityFailed:
 # --- external tasks ------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TaskCreated:
     task_id: str
     activity_id: str
@@ -219,13 +218,13 @@ class TaskCreated:
     headers: dict[str, str]
 
 
-@attrs.frozen
+@frozen
 class TaskCompleted:
     task_id: str
     worker_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class TaskErrorReported:
     """The worker reported a business error; `ErrorRaised` says who caught it."""
 
@@ -235,7 +234,7 @@ class TaskErrorReported:
     worker_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class TaskFailed:
     """Ended for good (``kind``: a `FailureKind`'s value)."""
 
@@ -244,24 +243,24 @@ class TaskFailed:
     message: str
 
 
-@attrs.frozen
+@frozen
 class TaskCancelled:
     task_id: str
 
 
-@attrs.frozen
+@frozen
 class TaskDraining:
     task_id: str
 
 
-@attrs.frozen
+@frozen
 class TaskDrained:
     """A draining task ended without being completed."""
 
     task_id: str
 
 
-@attrs.frozen
+@frozen
 class TaskRequeued:
     """Offered again: the input mappings were evaluated anew, so the worker sees what was repaired meanwhile."""
 
@@ -273,7 +272,7 @@ class TaskRequeued:
 # --- waiting -------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class UserTaskCreated:
     user_task_id: str
     activity_id: str
@@ -286,17 +285,17 @@ class UserTaskCreated:
     variables: JsonObject
 
 
-@attrs.frozen
+@frozen
 class UserTaskCompleted:
     user_task_id: str
 
 
-@attrs.frozen
+@frozen
 class UserTaskCancelled:
     user_task_id: str
 
 
-@attrs.frozen
+@frozen
 class TimerArmed:
     """For a catch event the token waits at it; for a boundary event the activity it is attached to."""
 
@@ -309,17 +308,17 @@ class TimerArmed:
     """Of a cycle: how often it will be armed again after this time; None: without end."""
 
 
-@attrs.frozen
+@frozen
 class TimerFired:
     timer_id: str
 
 
-@attrs.frozen
+@frozen
 class TimerDisarmed:
     timer_id: str
 
 
-@attrs.frozen
+@frozen
 class SubscriptionOpened:
     subscription_id: str
     node_id: str
@@ -329,7 +328,7 @@ class SubscriptionOpened:
     activity_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class MessageCorrelated:
     """The subscription closes, unless it belongs to a non-interrupting boundary event (then it stays open)."""
 
@@ -338,7 +337,7 @@ class MessageCorrelated:
     closes: bool = True
 
 
-@attrs.frozen
+@frozen
 class SubscriptionClosed:
     subscription_id: str
 
@@ -346,7 +345,7 @@ class SubscriptionClosed:
 # --- errors, incidents, compensation -------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class ErrorRaised:
     """A BPMN error left a node; ``caught_by`` is the event that takes it, or None."""
 
@@ -356,7 +355,7 @@ class ErrorRaised:
     caught_by: str | None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class IncidentOpened:
     incident_id: str
     kind: str
@@ -367,14 +366,14 @@ class IncidentOpened:
     task_id: str | None = None
 
 
-@attrs.frozen
+@frozen
 class IncidentResolved:
     incident_id: str
     cancelled: bool = False
     """What it stood at was cancelled."""
 
 
-@attrs.frozen
+@frozen
 class CompensationStarted:
     """``activities``: completed activities in the order in which their handlers will run (last completed first)."""
 
@@ -385,7 +384,7 @@ class CompensationStarted:
     """The throwing token, which waits; None: the scope is failing."""
 
 
-@attrs.frozen
+@frozen
 class CompensationHandlerStarted:
     compensation_id: str
     activity_id: str
@@ -394,13 +393,13 @@ class CompensationHandlerStarted:
     """The handler's token."""
 
 
-@attrs.frozen
+@frozen
 class CompensationHandlerEnded:
     compensation_id: str
     activity_id: str
 
 
-@attrs.frozen
+@frozen
 class CompensationEnded:
     compensation_id: str
     cancelled: bool = False

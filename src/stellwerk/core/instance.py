@@ -13,6 +13,7 @@ import attrs
 
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.values import frozen
 
 __all__ = [
     "ActivityInstance",
@@ -45,7 +46,7 @@ class TokenStatus(Enum):
     """Stands still: an incident waits at it, or its scope is failing."""
 
 
-@attrs.frozen
+@frozen
 class External:
     """The execution mode of a token whose node is worked on outside the engine (requirement E2)."""
 
@@ -54,7 +55,7 @@ class External:
     timeout_ms: int | None
 
 
-@attrs.frozen
+@frozen
 class Token:
     id: str
     node_id: str
@@ -73,14 +74,14 @@ class Token:
     """Set on the token of a compensation handler."""
 
 
-@attrs.frozen
+@frozen
 class ScopeFailure:
     code: str
     message: str
     node_id: str
 
 
-@attrs.frozen
+@frozen
 class Scope:
     id: str
     node_id: str | None
@@ -91,7 +92,7 @@ class Scope:
     failure: ScopeFailure | None = None
 
 
-@attrs.frozen
+@frozen
 class ActivityInstance:
     """A run of an activity (or of an event that works like one). Its external or user task carries its id."""
 
@@ -104,7 +105,7 @@ class ActivityInstance:
     """Its local variables, or the body of a subprocess."""
 
 
-@attrs.frozen
+@frozen
 class CompletedActivity:
     """A completed activity that can be compensated."""
 
@@ -116,7 +117,7 @@ class CompletedActivity:
     variables: JsonObject
 
 
-@attrs.frozen
+@frozen
 class OpenTask:
     activity_id: str
     draining: bool = False
@@ -124,7 +125,7 @@ class OpenTask:
     """An incident waits at it."""
 
 
-@attrs.frozen
+@frozen
 class Timer:
     id: str
     node_id: str
@@ -134,7 +135,7 @@ class Timer:
     repeats_left: int | None
 
 
-@attrs.frozen
+@frozen
 class Subscription:
     id: str
     node_id: str
@@ -144,7 +145,7 @@ class Subscription:
     activity_id: str | None
 
 
-@attrs.frozen
+@frozen
 class Incident:
     id: str
     kind: str
@@ -153,7 +154,7 @@ class Incident:
     task_id: str | None
 
 
-@attrs.frozen
+@frozen
 class Compensation:
     """Handlers that run one after the other."""
 

@@ -24,6 +24,7 @@ from stellwerk.core.external_task import (
 )
 from stellwerk.core.retry import backoff_ms
 from stellwerk.instants import InstantMs
+from stellwerk.values import frozen
 
 __all__ = [
     "TRANSITIONS",
@@ -127,13 +128,13 @@ TRANSITIONS: Mapping[TaskState, Mapping[LeaseCommandKind, tuple[TaskState, ...]]
 # --- commands ------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class TakeLease:
     holder: Holder
     duration_ms: int
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class End:
     """End the task, in the same transaction in which its instance steps. ``fence`` None: it has no lease, it drains."""
 
@@ -149,7 +150,7 @@ class End:
     """The worker itself said that no retries are left."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Fail:
     fence: int
     request_digest: str
@@ -161,19 +162,19 @@ class Fail:
     jitter: float = 0.0
 
 
-@attrs.frozen
+@frozen
 class Extend:
     fence: int
     duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class Renew:
     fence: int
     session_id: str
 
 
-@attrs.frozen
+@frozen
 class Release:
     fence: int
     session_id: str | None
@@ -181,7 +182,7 @@ class Release:
     started: bool
 
 
-@attrs.frozen
+@frozen
 class Resume:
     """Move the lease to a later session of the same worker process."""
 
@@ -189,22 +190,22 @@ class Resume:
     holder: Holder
 
 
-@attrs.frozen
+@frozen
 class Expire:
     """The sweep found the lock past due."""
 
 
-@attrs.frozen
+@frozen
 class Cancel:
     """The process does not need the task any more."""
 
 
-@attrs.frozen
+@frozen
 class Drain:
     """The task's scope fails: wait for the lease, then end it."""
 
 
-@attrs.frozen
+@frozen
 class Requeue:
     """The incident of the task was resolved."""
 

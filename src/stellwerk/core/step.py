@@ -16,6 +16,7 @@ from stellwerk.ids import FreshIds
 from stellwerk.instants import InstantMs
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy, FlowNode, Process
+from stellwerk.values import frozen
 
 __all__ = ["Context", "NotOpen", "Step", "TaskFinal", "Work"]
 
@@ -40,7 +41,7 @@ class Work(Enum):
     """The compensation's running handler has ended."""
 
 
-@attrs.frozen
+@frozen
 class Context:
     """What a decision may look at beside state and command."""
 
@@ -55,7 +56,7 @@ class Context:
     lock_expiries_max: int = 10
 
 
-@attrs.frozen
+@frozen
 class TaskFinal:
     """What the row of a task becomes that this command ends (``COMPLETED``, ``FAILED``, ``EXPIRED``, ``CANCELLED``)."""
 

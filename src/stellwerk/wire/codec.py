@@ -13,10 +13,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-import attrs
 import msgspec
 
 from stellwerk.errors import InvalidInput, LimitExceeded
+from stellwerk.values import frozen
 from stellwerk.wire import messages as wire
 
 __all__ = [
@@ -36,7 +36,7 @@ _RAW = (msgspec.Raw,)
 M = TypeVar("M")
 
 
-@attrs.frozen
+@frozen
 class UnknownMessage:
     """A message of a type that this version does not know. ``ref`` is set when the message had an integer there."""
 
@@ -49,7 +49,7 @@ class _Head(msgspec.Struct):
     ref: object = None
 
 
-@attrs.frozen
+@frozen
 class _Shape:
     """What is checked of one message class beyond the types that msgspec checks."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
 import msgspec
+
+from stellwerk.values import frozen
 
 __all__ = [
     "SUBPROTOCOL",
@@ -50,7 +51,7 @@ SUBPROTOCOL = "stellwerk.v1"
 WORKERS_PATH = "/workers"
 
 
-@attrs.frozen
+@frozen
 class LeaseRef:
     task_id: str
     fence: int
@@ -59,7 +60,7 @@ class LeaseRef:
 # --- worker → engine -----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class Hello:
     """First frame. Leases of this boot that `holding` does not name are released."""
 
@@ -74,7 +75,7 @@ class Hello:
     token: str | None = None
 
 
-@attrs.frozen
+@frozen
 class Subscribe:
     """Room for `max_tasks` leases of the topic at once. Again with another number changes it, 0 drains."""
 
@@ -87,19 +88,19 @@ class Subscribe:
     """Only these variables are sent; None: all."""
 
 
-@attrs.frozen
+@frozen
 class Unsubscribe:
     topic: str
 
 
-@attrs.frozen
+@frozen
 class Received:
     """Every `tasks` frame up to this number arrived."""
 
     delivery: int
 
 
-@attrs.frozen
+@frozen
 class Complete:
     ref: int
     task_id: str
@@ -107,7 +108,7 @@ class Complete:
     variables: msgspec.Raw = msgspec.Raw(b"null")
 
 
-@attrs.frozen
+@frozen
 class Fail:
     ref: int
     task_id: str
@@ -118,7 +119,7 @@ class Fail:
     retries: int | None = None
 
 
-@attrs.frozen
+@frozen
 class BpmnErrorReport:
     """Type ``bpmn_error``."""
 
@@ -131,7 +132,7 @@ class BpmnErrorReport:
     variables: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-@attrs.frozen
+@frozen
 class Extend:
     ref: int
     task_id: str
@@ -139,7 +140,7 @@ class Extend:
     lock_duration_ms: int
 
 
-@attrs.frozen
+@frozen
 class Release:
     ref: int
     task_id: str
@@ -147,19 +148,19 @@ class Release:
     started: bool
 
 
-@attrs.frozen
+@frozen
 class Holding:
     """Heartbeat: what the worker really still works on, each until its final request was acknowledged."""
 
     leases: tuple[LeaseRef, ...]
 
 
-@attrs.frozen
+@frozen
 class Authenticate:
     token: str
 
 
-@attrs.frozen
+@frozen
 class Goodbye:
     pass
 
@@ -183,7 +184,7 @@ WorkerMessage: TypeAlias = (
 # --- engine → worker -----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class SessionLimits:
     frame_bytes_max: int
     payload_bytes_max: int
@@ -192,14 +193,14 @@ class SessionLimits:
     lock_duration_ms_max: int
 
 
-@attrs.frozen
+@frozen
 class LostLeaseNotice:
     task_id: str
     fence: int
     reason: str
 
 
-@attrs.frozen
+@frozen
 class RenewedLease:
     task_id: str
     fence: int
@@ -208,7 +209,7 @@ class RenewedLease:
     lock_expires_at: str
 
 
-@attrs.frozen
+@frozen
 class Welcome:
     session: str
     server_time_ms: float
@@ -220,7 +221,7 @@ class Welcome:
     lost: tuple[LostLeaseNotice, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class TaskOffer:
     task_id: str
     fence: int
@@ -241,20 +242,20 @@ class TaskOffer:
     single_try: bool = False
 
 
-@attrs.frozen
+@frozen
 class Tasks:
     delivery: int
     tasks: tuple[TaskOffer, ...]
     server_time_ms: float = 0.0
 
 
-@attrs.frozen
+@frozen
 class Renewed:
     leases: tuple[RenewedLease, ...]
     server_time_ms: float = 0.0
 
 
-@attrs.frozen
+@frozen
 class RevokedLeaseNotice:
     task_id: str
     fence: int
@@ -262,14 +263,14 @@ class RevokedLeaseNotice:
     """``cancelled``, ``expired``, ``suspended``, ``lost`` (the engine does not know the lease as this worker's)."""
 
 
-@attrs.frozen
+@frozen
 class Revoked:
     """The handlers are aborted. Final for its fence whatever arrives later."""
 
     leases: tuple[RevokedLeaseNotice, ...]
 
 
-@attrs.frozen
+@frozen
 class Ack:
     ref: int
 
@@ -293,7 +294,7 @@ class NackCode:
     UNKNOWN_TYPE = "unknown_type"
 
 
-@attrs.frozen
+@frozen
 class Nack:
     ref: int
     code: str
@@ -301,12 +302,12 @@ class Nack:
     retryable: bool = False
 
 
-@attrs.frozen
+@frozen
 class Reauthenticate:
     within_ms: int
 
 
-@attrs.frozen
+@frozen
 class Goaway:
     """The node drains: no new work comes; finish and reconnect elsewhere."""
 
@@ -314,7 +315,7 @@ class Goaway:
     within_ms: int
 
 
-@attrs.frozen
+@frozen
 class ProtocolErrorMessage:
     """Type ``error``: the connection closes after it."""
 

@@ -8,10 +8,9 @@ import typing
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-import attrs
-
 from stellwerk.errors import InvalidInput
 from stellwerk.json_values import canonical
+from stellwerk.values import frozen
 from stellwerk.worker.task import CancelSignal, Task
 
 __all__ = ["Handler", "HandlerMode", "make_handler"]
@@ -39,7 +38,7 @@ class _Argument(Enum):
     SIGNAL = "signal"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Handler:
     topic: str
     function: Callable[..., object]

@@ -7,10 +7,10 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-import attrs
 import trio
 
 from stellwerk.errors import InvalidInput, StellwerkError
+from stellwerk.values import frozen
 from stellwerk.wire.messages import (
     Authenticate,
     BpmnErrorReport,
@@ -46,7 +46,7 @@ _FLUSH_TIMEOUT_S = 10.0
 _GOODBYE_TIMEOUT_S = 3.0
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Settings:
     endpoint: Endpoint
     worker_id: str

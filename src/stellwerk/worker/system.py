@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import attrs
 import trio
 
 from stellwerk.errors import InvalidInput
+from stellwerk.values import frozen
 from stellwerk.wire.messages import WORKERS_PATH
 
 __all__ = [
@@ -90,7 +90,7 @@ class SystemThreads:
         return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
 
 
-@attrs.frozen
+@frozen
 class Endpoint:
     """Where the engine's WebSocket for workers is."""
 

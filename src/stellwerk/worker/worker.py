@@ -7,10 +7,10 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-import attrs
 import trio
 
 from stellwerk.errors import Conflict, InvalidInput, StellwerkError
+from stellwerk.values import frozen
 from stellwerk.worker.handler import Handler, HandlerMode, make_handler
 from stellwerk.worker.reports import ErrorCallback, HeartbeatCallback, Logger, Reports
 from stellwerk.worker.runtime import CRITICAL_ERRORS_MAX, Settings, TokenSource, WorkerRun
@@ -38,7 +38,7 @@ H = TypeVar("H", bound=HeartbeatCallback)
 DEFAULT_URL = "http://127.0.0.1:10560"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Health:
     is_polling_active: bool
     """There is a session with the engine, so tasks can arrive."""

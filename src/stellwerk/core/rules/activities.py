@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from stellwerk.core import facts as f
 from stellwerk.core.instance import ActivityInstance, Token
 from stellwerk.core.rules.cancellation import release_inner_scope
@@ -15,11 +13,12 @@ from stellwerk.core.step import Step
 from stellwerk.errors import BpmnFault
 from stellwerk.json_values import JsonObject, JsonValue, canonical_object
 from stellwerk.model.process import Activity, FlowNode, SubProcess
+from stellwerk.values import frozen
 
 __all__ = ["Plan", "drained", "finish_activity", "keep_result", "plan_activity", "start_activity"]
 
 
-@attrs.frozen
+@frozen
 class Plan:
     """All that has to be evaluated before an activity starts, so that a fault leaves nothing half done."""
 

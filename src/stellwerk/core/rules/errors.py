@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from stellwerk.core import facts as f
 from stellwerk.core.commands import FailureKind
 from stellwerk.core.instance import ActivityInstance, Token
@@ -19,6 +17,7 @@ from stellwerk.errors import BpmnFault
 from stellwerk.json_values import JsonObject
 from stellwerk.model.expressions import evaluate
 from stellwerk.model.process import Activity, ErrorDefinition, Event, FailurePolicy
+from stellwerk.values import frozen
 
 __all__ = [
     "LOCK_EXPIRED_CODE",
@@ -35,7 +34,7 @@ LOCK_EXPIRED_CODE = "stellwerk:lock-expired"
 BPMN_ERROR = "bpmn_error"
 
 
-@attrs.frozen
+@frozen
 class Raised:
     """An error on its way to whoever catches it."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-import attrs
-
 from stellwerk.core import facts as f
 from stellwerk.core.instance import InstanceState, Token
 from stellwerk.core.rules.values import bindings, evaluate_text
@@ -17,6 +15,7 @@ from stellwerk.json_values import JsonObject
 from stellwerk.model.expressions import Bindings
 from stellwerk.model.iso8601 import Duration, add, parse_duration, parse_instant
 from stellwerk.model.process import Activity, Event, MessageDefinition, TimerDefinition
+from stellwerk.values import frozen
 
 __all__ = [
     "Due",
@@ -33,7 +32,7 @@ __all__ = [
 _REPEATS = re.compile(r"R(\d{0,9})/")
 
 
-@attrs.frozen
+@frozen
 class Due:
     """When a timer fires."""
 
@@ -42,7 +41,7 @@ class Due:
     repeats_left: int | None
 
 
-@attrs.frozen
+@frozen
 class Key:
     """Which message is waited for."""
 
