@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 __all__ = ["EPOCH", "INSTANT_MS_MAX", "INSTANT_MS_MIN", "InstantMs", "to_rfc3339"]
@@ -15,6 +16,7 @@ INSTANT_MS_MAX: InstantMs = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timede
 """What RFC 3339 has years for: 0001 to 9999."""
 
 
+@lru_cache(maxsize=4_096)  # what is created or leased together has the same instants
 def to_rfc3339(instant_ms: InstantMs) -> str:
     """``1767225600000`` → ``2026-01-01T00:00:00.000Z``. Outside the years 1 to 9999: the nearest in them."""
     within = min(max(instant_ms, INSTANT_MS_MIN), INSTANT_MS_MAX)

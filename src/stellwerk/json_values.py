@@ -88,9 +88,21 @@ def loads(text: bytes | str, *, bytes_max: int | None = None) -> JsonValue:
     if bytes_max is not None and size > bytes_max:
         raise LimitExceeded(f"{size} bytes, at most {bytes_max} are allowed")
     try:
-        return canonical(_decoder.decode(text))
+        value: JsonValue = _decoder.decode(text)
+        return value if _is_canonical(text) else canonical(value)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"not JSON: {error}") from None
+
+
+def _is_canonical(text: bytes | str) -> bool:
+    """Whether JSON text can have nothing in it that `canonical` refuses or changes, by a glance that costs nothing.
+
+    NUL and surrogates only occur as escapes there, and no value is deeper than there are brackets. What is not
+    canonical at a glance may still be.
+    """
+    if isinstance(text, str):
+        return False
+    return b"\\u" not in text and b"-0" not in text and text.count(b"[") + text.count(b"{") <= DEPTH_MAX
 
 
 def digest(value: JsonValue) -> str:

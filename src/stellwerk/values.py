@@ -1,7 +1,8 @@
 """Frozen values that are quick to make: steps, rows and messages are made of a dozen of them each.
 
-`attrs.frozen` sets every field through ``object.__setattr__``, which makes a value of ten fields seven times as expensive
-as one that is not guarded. Here the type checker alone keeps values from being changed: to it, `frozen` is `attrs.frozen`.
+`attrs.frozen` sets every field through ``object.__setattr__``, which makes a value of ten fields seven times as
+expensive as an unguarded one. Here the type checker alone keeps values from being changed: to it, `frozen` is
+`attrs.frozen`.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Machine:
             whole = fold(None, whole, decode_facts(step))
         assert whole == decision.state, "folding the whole history differs"
         assert decode_state(encode_state(decision.state)) == decision.state, "the snapshot differs"
-        self.rows.apply(row_changes(decision.facts, decision.state, self.process), decision)
+        self.rows.apply(row_changes(decision.facts, decision.state), decision)
         self.rows.check(decision.state)
         self.state = decision.state
         self.check()

@@ -29,14 +29,14 @@ def test_what_comes_and_goes_in_one_changeset_occurs_nowhere(machine: Make) -> N
     run = machine(WIDE)
     run.start()
     run.do(c.CancelInstance("never mind"))
-    changes = row_changes(run.facts, run.live, run.process)
+    changes = row_changes(run.facts, run.live)
     assert changes == RowChanges(status="CANCELLED")
 
 
 def test_a_new_task_carries_what_a_worker_and_an_operator_need(machine: Make) -> None:
     run = machine(WIDE)
     decision = run.start({"order": {"id": 7}})
-    (task,) = row_changes(decision.facts, run.live, run.process).new_tasks
+    (task,) = row_changes(decision.facts, run.live).new_tasks
     (token_id,) = [token.id for token in run.live.tokens.values() if token.node_id == "a"]
     assert (task.element_id, task.topic, task.token_id) == ("a", "A", token_id)
     assert (task.retries, task.lock_expiries_max, task.priority, task.single_try) == (3, 10, 0, False)
@@ -52,7 +52,7 @@ def test_a_task_drained_and_completed_in_one_changeset_is_only_completed(machine
     before = len(run.facts)
     run.fail("b")
     run.complete("a")
-    changes = row_changes(run.facts[before:], run.live, run.process)
+    changes = row_changes(run.facts[before:], run.live)
     assert changes.drained_tasks == ()
     assert changes.cancelled_tasks == ()
     assert [task.element_id for task in changes.new_tasks] == ["no_a"]

@@ -270,22 +270,36 @@ class TopicDispatcher:
         return True
 
     def _pick(self) -> list[_Pick]:
+        if not self.filters.are_active:
+            return self._pick_in_order()
         picks: list[_Pick] = []
         while self._ready and len(picks) < self._services.limits.commit_operations_max:
-            pick = self._pick_filtered() if self.filters.are_active else self._pick_first()
+            pick = self._pick_filtered()
             if pick is None:
                 break
             pick.subscription.reserve(pick.task.task_id, pick.task.payload_bytes)
             picks.append(pick)
         return picks
 
-    def _pick_first(self) -> _Pick | None:
-        subscription = _roomiest(self._subscriptions.values())
-        if subscription is None:
-            return None
-        task = heapq.heappop(self._ready)
-        self._known.discard(task.task_id)
-        return _Pick(task, subscription)
+    def _pick_in_order(self) -> list[_Pick]:
+        """Each task for the worker with the most room then, of equals the one that subscribed first."""
+        picks: list[_Pick] = []
+        rooms = [(-held.room, number, held) for number, held in enumerate(self._subscriptions.values())]
+        rooms = [entry for entry in rooms if entry[0]]
+        heapq.heapify(rooms)
+        while rooms and self._ready and len(picks) < self._services.limits.commit_operations_max:
+            _, number, subscription = rooms[0]
+            task = heapq.heappop(self._ready)
+            self._known.discard(task.task_id)
+            subscription.reserve(task.task_id, task.payload_bytes)
+            picks.append(_Pick(task, subscription))
+            # Asked again: large tasks fill a session before its count of tasks does.
+            room = subscription.room
+            if room:
+                heapq.heapreplace(rooms, (-room, number, subscription))
+            else:
+                heapq.heappop(rooms)
+        return picks
 
     def _pick_filtered(self) -> _Pick | None:
         """The first task, in order of hand-out, that anybody with room takes."""

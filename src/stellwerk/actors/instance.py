@@ -123,6 +123,8 @@ class InstanceActor:
         self._loaded = fresh
         self._state: InstanceState | None = None
         self._version = 0
+        self._deployed: tuple[DeployedProcess, FailurePolicy] | None = None
+        """What it runs, once that is known: an instance stays with its definition."""
 
     def __repr__(self) -> str:
         return f"<InstanceActor {self.instance_id} version {self._version} {self.mailbox!r}>"
@@ -188,21 +190,28 @@ class InstanceActor:
     # --- deciding --------------------------------------------------------------------------------------------------
 
     async def _context(self, commands: Sequence[Envelope]) -> Context:
-        deployed = await self._definition(commands)
+        deployed, policy = self._deployed or await self._find_deployed(commands)
         services = self._services
         now_ms = services.ports.clock.wall_ms()
-        policy = deployed.row.failure_policy
-        default = FailurePolicy(policy) if policy is not None else services.failure_policy
         return Context(
             definition=deployed.process,
             definition_id=deployed.row.definition_id,
             now_ms=now_ms,
             ids=FreshIds(now_ms, services.ports.entropy.integer(74)),
-            failure_policy=deployed.process.effective_failure_policy(default),
+            failure_policy=policy,
             limits=services.limits,
             default_retries=services.retries_default,
             lock_expiries_max=services.lock_expiries_max,
         )
+
+    async def _find_deployed(self, commands: Sequence[Envelope]) -> tuple[DeployedProcess, FailurePolicy]:
+        deployed = await self._definition(commands)
+        given = deployed.row.failure_policy
+        default = FailurePolicy(given) if given is not None else self._services.failure_policy
+        found = deployed, deployed.process.effective_failure_policy(default)
+        if self._state is not None:
+            self._deployed = found
+        return found
 
     async def _definition(self, envelopes: Sequence[Envelope]) -> DeployedProcess:
         if self._state is not None:
@@ -242,8 +251,7 @@ class InstanceActor:
     async def _commit(self, step: _Step) -> Committed | RefusedChangeset:
         assert step.state is not None
         services = self._services
-        context_process = (await services.definitions.get(step.state.definition_id)).process
-        changes = row_changes(step.facts, step.state, context_process)
+        changes = row_changes(step.facts, step.state)
         births = services.births.reserve(changes.new_tasks)
         began = services.ports.clock.monotonic()
         try:

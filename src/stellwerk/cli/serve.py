@@ -91,7 +91,9 @@ def _run(config: AppConfig) -> int:
 
     from stellwerk.app import CannotListen
     from stellwerk.errors import StoreUnavailable
+    from stellwerk.system.memory import collect_seldom
 
+    collect_seldom()
     try:
         trio.run(_serve_until_signal, config)
     except (CannotListen, StoreUnavailable) as error:

@@ -18,17 +18,15 @@ from stellwerk.core.changes import (
 )
 from stellwerk.core.instance import InstanceState
 from stellwerk.json_values import dumps
-from stellwerk.model.process import Process
 
 __all__ = ["row_changes"]
 
 
-def row_changes(facts: Iterable[f.Fact], state_after: InstanceState, process: Process | None = None) -> RowChanges:
+def row_changes(facts: Iterable[f.Fact], state_after: InstanceState) -> RowChanges:
     """The row changes of one changeset (the facts of one command or of several in order).
 
-    What was created and removed within the changeset occurs nowhere. ``process`` is not needed: facts tell it all.
+    What was created and removed within the changeset occurs nowhere.
     """
-    del process
     rows = _Rows(state_after)
     for fact in facts:
         taker = _TAKERS.get(type(fact))

@@ -24,6 +24,8 @@ __all__ = [
 
 
 class TaskState(Enum):
+    __hash__ = object.__hash__  # Enum's own is written in Python, and this one is looked up all the time
+
     READY = "READY"
     """Waits for a worker (from ``available_at_ms`` on)."""
     LOCKED = "LOCKED"
@@ -104,7 +106,7 @@ class TaskAttempt:
     """JSON text."""
 
 
-@frozen(kw_only=True)
+@frozen
 class ExternalTask:
     """A row of ``external_tasks`` (requirement L3, and what else the lease machine needs)."""
 

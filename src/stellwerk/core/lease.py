@@ -6,8 +6,9 @@ of the checks (consistency.md 12): the recorded outcome of this fence, then the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import TypeAlias, assert_never
 
 import attrs
@@ -562,18 +563,12 @@ def _attempt(
     )
 
 
-_SLOTS: Mapping[str, tuple[Callable[[object], object], Callable[[object, object], None]]] = {
-    field.name: (getattr(ExternalTask, field.name).__get__, getattr(ExternalTask, field.name).__set__)
-    for field in attrs.fields(ExternalTask)
-}
-_copies = tuple(_SLOTS.values())
+_contents_of = attrgetter(*(field.name for field in attrs.fields(ExternalTask)))
 
 
 def _changed(task: ExternalTask, **changes: object) -> ExternalTask:
-    """`attrs.evolve`, three times as fast (slot by slot): this is the hottest function of a store."""
-    changed = object.__new__(ExternalTask)
-    for read, write in _copies:
-        write(changed, read(task))
+    """`attrs.evolve`, at a tenth of its cost: this is the hottest function of a store."""
+    changed = ExternalTask(*_contents_of(task))
     for name, value in changes.items():
-        _SLOTS[name][1](changed, value)
+        setattr(changed, name, value)  # nobody else has it yet
     return changed

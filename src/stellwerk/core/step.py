@@ -74,12 +74,15 @@ class Step:
     """What is still to be done; a queue instead of recursion, so that long runs without a wait state fit."""
     moves: int = 0
     nodes_entered: int = 0
-    scale: Scale = attrs.field(init=False)
+    _scale: Scale | None = None
     tasks_created: dict[str, None] = attrs.field(factory=dict)
     """Tasks of this very step: no worker can have one of them."""
 
-    def __attrs_post_init__(self) -> None:
-        self.scale = Scale(self.context.limits.step_bytes_max)
+    @property
+    def scale(self) -> Scale:
+        if self._scale is None:
+            self._scale = Scale(self.context.limits.step_bytes_max)
+        return self._scale
 
     def emit(self, fact: f.Fact) -> None:
         self.facts.append(fact)
