@@ -14,6 +14,8 @@ __all__ = ["FreshIds", "derived_id"]
 
 _COUNTER_BITS = 74
 _RAND_B_BITS = 62
+_LAST_GROUP_BITS = 48
+_LAST_GROUP_VALUES = 1 << _LAST_GROUP_BITS
 
 
 class FreshIds:
@@ -22,22 +24,30 @@ class FreshIds:
     Two sources with the same arguments give the same ids.
     """
 
-    __slots__ = ("_counter", "_prefix")
+    __slots__ = ("_groups", "_high", "_low", "_timestamp")
 
     def __init__(self, now_ms: InstantMs, entropy: int) -> None:
         """``entropy``: a random integer below 2**74."""
-        self._prefix = now_ms & ((1 << 48) - 1)
+        self._timestamp = now_ms & ((1 << 48) - 1)
         # One bit is kept clear, so that counting up does not run over the edge.
-        self._counter = entropy & ((1 << (_COUNTER_BITS - 1)) - 1)
+        counter = entropy & ((1 << (_COUNTER_BITS - 1)) - 1)
+        self._high, self._low = divmod(counter, _LAST_GROUP_VALUES)
+        self._groups = self._first_groups()
 
     def next(self) -> str:
         """The next id in the usual form with dashes."""
-        self._counter += 1
-        rand_a = self._counter >> _RAND_B_BITS
-        rand_b = self._counter & ((1 << _RAND_B_BITS) - 1)
-        value = (self._prefix << 80) | (0x7000 | rand_a) << 64 | (0x2 << 62) | rand_b
-        text = f"{value:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        self._low += 1
+        if self._low == _LAST_GROUP_VALUES:
+            self._high, self._low = self._high + 1, 0
+            self._groups = self._first_groups()
+        return f"{self._groups}{self._low:012x}"
+
+    def _first_groups(self) -> str:
+        """All but the last group, which alone changes from one id to the next (nearly always)."""
+        rand_a = self._high >> (_RAND_B_BITS - _LAST_GROUP_BITS)
+        rand_b = self._high & ((1 << (_RAND_B_BITS - _LAST_GROUP_BITS)) - 1)
+        time = f"{self._timestamp:012x}"
+        return f"{time[:8]}-{time[8:]}-{0x7000 | rand_a:04x}-{0x8000 | rand_b:04x}-"
 
 
 def derived_id(*parts: str) -> str:

@@ -144,6 +144,7 @@ class Peer:
                     await self._take(message)
                 self.messages.append(message)
             self.arrived.set()
+            self.arrived = trio.Event()
 
     async def _take(self, message: Tasks) -> None:
         for offer in message.tasks:
@@ -162,13 +163,12 @@ class Peer:
         await self.session.handle(messages)
 
     async def next(self, kind: type[M], where: Callable[[M], bool] = lambda message: True) -> M:
-        """The next message of this kind, taken out of what arrived."""
+        """The next message of this kind, taken out of what arrived. Several tasks may wait at a time."""
         while True:
             for position, message in enumerate(self.messages):
                 if isinstance(message, kind) and where(message):
                     del self.messages[position]
                     return message
-            self.arrived = trio.Event()
             with trio.fail_after(600):
                 await self.arrived.wait()
 
@@ -312,25 +312,30 @@ class Site:
         return await self.start(**options)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def site_factory(
-    request: pytest.FixtureRequest, tmp_path: Path, nursery: trio.Nursery
-) -> AsyncIterator[Callable[[], Site]]:
-    """Makes sites with a store of their own, on each kind of store. For tests that also ask for ``autojump_clock``."""
+@pytest.fixture
+def make_site(tmp_path: Path) -> Callable[[trio.Nursery, str], Site]:
+    """Makes a site with a store of its own, of kind ``memory`` or ``sqlite``, in any run of trio."""
     clock = VirtualClock()
     numbers = count()
 
-    def on_file() -> Site:
+    def make(nursery: trio.Nursery, kind: str) -> Site:
+        if kind == "memory":
+            return Site(nursery, cache(lambda: GatedStore(clock)))
         path = tmp_path / f"engine-{next(numbers)}.db"
         return Site(
             nursery,
             lambda: SqliteStore(path, runner=InlineRunner(), clock=clock, lock=FileLock(path), synchronous="NORMAL"),
         )
 
-    def in_memory() -> Site:
-        return Site(nursery, cache(lambda: GatedStore(clock)))
+    return make
 
-    yield in_memory if request.param == "memory" else on_file
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def site_factory(
+    request: pytest.FixtureRequest, make_site: Callable[[trio.Nursery, str], Site], nursery: trio.Nursery
+) -> AsyncIterator[Callable[[], Site]]:
+    """Makes sites with a store of their own, on each kind of store. For tests that also ask for ``autojump_clock``."""
+    yield lambda: make_site(nursery, request.param)
     nursery.cancel_scope.cancel()
 
 

@@ -16,6 +16,7 @@ from stellwerk.actors.views import state_of
 from stellwerk.core.evolve import fold
 from stellwerk.core.history import encode_state
 from stellwerk.errors import StellwerkError
+from stellwerk.ports import InstanceFilter
 from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Received, Release, Tasks
 
 TOPICS = ("work", "instead", "told", "check", "last", "no-work", "no-check")
@@ -155,7 +156,7 @@ class Disorder:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._good_worker)
             for _ in range(60):
-                running = await node.instances(status="RUNNING")
+                running = await node.instances(InstanceFilter(status="RUNNING"))
                 if not running:
                     break
                 for row in running:

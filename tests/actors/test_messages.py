@@ -10,6 +10,7 @@ import trio
 
 from stellwerk.errors import InvariantBroken, LimitExceeded, StoreUnavailable
 from stellwerk.limits import Limits
+from stellwerk.ports import InstanceFilter
 from stellwerk.wire.messages import Ack, Revoked
 
 CATCH = """<startEvent id="s"/><intermediateCatchEvent id="wait"><messageEventDefinition messageRef="paid"/>
@@ -363,7 +364,7 @@ async def test_a_start_message_that_cannot_start_holds_up_no_other(
     assert await status(world, waiting) == "COMPLETED"
     cache.get = intact
     await trio.sleep(2)
-    assert len(await world.node.instances(process_key="p")) == 1
+    assert len(await world.node.instances(InstanceFilter(process_key="p"))) == 1
 
 
 # --- publishing ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,30 @@ import pytest
 
 from stellwerk.cli.main import run
 
+MODEL = """<?xml version="1.0" encoding="UTF-8"?>
+<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id="d" targetNamespace="t"
+             xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn">
+  <message id="m" name="paid"/>
+  <process id="{key}" isExecutable="true">
+    <startEvent id="s"/>
+    <sequenceFlow id="f1" sourceRef="s" targetRef="step"/>
+    {step}
+    <sequenceFlow id="f2" sourceRef="step" targetRef="e"/>
+    <endEvent id="e"/>
+  </process>
+</definitions>
+"""
+
+WORKER = """
+from stellwerk.worker import BpmnError, Worker
+
+worker = Worker("http://127.0.0.1:1")
+
+@worker.task("{topic}")
+def handle(payload, task):
+    {body}
+"""
+
 SECONDS_MAX = 60
 """A loaded machine starts a Python process in seconds; a hanging one fails its test."""
 
@@ -153,3 +177,53 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     running = Engine(tmp_path_factory.mktemp("engine"), "--db", ":memory:")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """A process key (and topic) of the test's own."""
+    return re.sub(r"\W", "-", request.node.name)
+
+
+@pytest.fixture
+def model(tmp_path: Path, key: str) -> Callable[..., str]:
+    """Write a process with one step, ``model.bpmn`` if not said otherwise; gives the file's name."""
+
+    def write(step: str, name: str = "model.bpmn", key: str = key) -> str:
+        (tmp_path / name).write_text(MODEL.format(key=key, step=step.format(key=key)))
+        return name
+
+    return write
+
+
+@pytest.fixture
+def ask(stellwerk: Run, engine: Engine) -> Run:
+    """Run a command against the engine."""
+
+    def run(*arguments: str) -> Ended:
+        return stellwerk(*arguments, "--url", engine.url)
+
+    return run
+
+
+@pytest.fixture
+def deployed(ask: Run, model: Callable[..., str], key: str) -> Callable[[str], str]:
+    """Deploy a process with one step; gives its key."""
+
+    def deploy(step: str) -> str:
+        ended = ask("deploy", model(step))
+        assert (ended.exit_code, ended.out, ended.err) == (0, f"deployed {key} version 1\n", "")
+        return key
+
+    return deploy
+
+
+@pytest.fixture
+def work(tmp_path: Path, engine: Engine, start_process: Callable[..., Running]) -> Callable[[str, str], Running]:
+    """``stellwerk worker`` with one handler, against the engine."""
+
+    def run(topic: str, body: str) -> Running:
+        (tmp_path / "shop_worker.py").write_text(WORKER.format(topic=topic, body=body))
+        return start_process("worker", "shop_worker:worker", "--url", engine.url)
+
+    return run

@@ -17,19 +17,6 @@ import pytest
 
 Run = Callable[..., Any]
 
-MODEL = """<?xml version="1.0" encoding="UTF-8"?>
-<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id="d" targetNamespace="t"
-             xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn">
-  <message id="m" name="paid"/>
-  <process id="{key}" isExecutable="true">
-    <startEvent id="s"/>
-    <sequenceFlow id="f1" sourceRef="s" targetRef="step"/>
-    {step}
-    <sequenceFlow id="f2" sourceRef="step" targetRef="e"/>
-    <endEvent id="e"/>
-  </process>
-</definitions>
-"""
 SERVICE = '<serviceTask id="step" name="Charge" stellwerk:topic="{key}"/>'
 ONE_TRY = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="1"/>'
 USER = (
@@ -61,42 +48,6 @@ COMPENSATED = """
     <endEvent id="e0"/>
 """
 
-WORKER = """
-from stellwerk.worker import BpmnError, Worker
-
-worker = Worker("http://127.0.0.1:1")
-
-@worker.task("{topic}")
-def handle(payload, task):
-    {body}
-"""
-
-
-@pytest.fixture
-def deployed(stellwerk: Run, tmp_path: Path, engine: Any, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Deploy a process with one step under a name of the test's own; gives its key."""
-    key = re.sub(r"\W", "-", request.node.name)
-
-    def deploy(step: str) -> str:
-        file = tmp_path / "model.bpmn"
-        file.write_text(MODEL.format(key=key, step=step.format(key=key)))
-        ended = stellwerk("deploy", "model.bpmn", "--url", engine.url)
-        assert (ended.exit_code, ended.out, ended.err) == (0, f"deployed {key} version 1\n", "")
-        return key
-
-    return deploy
-
-
-@pytest.fixture
-def ask(stellwerk: Run, engine: Any) -> Run:
-    """Run a command against the engine."""
-
-    def run(*arguments: str) -> Any:
-        return stellwerk(*arguments, "--url", engine.url)
-
-    return run
-
-
 # --- help ----------------------------------------------------------------------------------------------------------
 
 
@@ -111,13 +62,27 @@ def test_help_says_how_to_begin(stellwerk: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("serve", "deploy", "start", "show", "worker", "message", "complete", "resolve", "set-variables", "cancel"),
-        "instances",
+        *(
+            "serve",
+            "worker",
+            "check",
+            "deploy",
+            "definitions",
+            "start",
+            "instances",
+            "show",
+            "trace",
+            "replay",
+            "tasks",
+        ),
+        *("user-tasks", "incidents", "topics", "workers", "message", "complete", "resolve", "retry", "set-variables"),
+        *("cancel", "prune", "backup"),
     ],
 )
 def test_help_of_a_command_has_examples(stellwerk: Run, command: str) -> None:
     ended = stellwerk(command, "--help")
     assert ended.exit_code == 0
+    assert f" {command} " in stellwerk("--help").out
     assert f"    stellwerk {command}" in ended.out
 
 
@@ -233,7 +198,7 @@ def test_no_engine_is_exit_code_3(stellwerk: Run) -> None:
     [
         (["start", "nothing"], "nothing"),
         (["show", "nothing"], "nothing"),
-        (["show", "../definitions?a=b"], "no id"),
+        (["show", "../process-definitions?a=b"], "no id"),
         (["cancel", "nothing"], "nothing"),
         (["complete", "nothing"], "nothing"),
         (["resolve", "nothing"], "nothing"),
@@ -316,17 +281,17 @@ def test_what_nobody_foresaw_is_one_clear_line(stellwerk: Run, monkeypatch: pyte
     assert debugged.err.endswith("\nstellwerk: KeyError: 'definitions'\n")
 
 
-def test_file_with_a_name_of_any_bytes_is_deployed(ask: Run, tmp_path: Path) -> None:
-    (tmp_path / "w\udcffeird.bpmn").write_text(MODEL.format(key="weird", step=NOTHING))
+def test_file_with_a_name_of_any_bytes_is_deployed(ask: Run, tmp_path: Path, model: Callable[..., str]) -> None:
+    model(NOTHING, "w\udcffeird.bpmn", "weird")
     ended = ask("deploy", "w\udcffeird.bpmn")
     assert (ended.exit_code, ended.out, ended.err) == (0, "deployed weird version 1\n", "")
     (tmp_path / "w\udcffeird.bpmn").write_text("<this is no XML")
     assert ask("deploy", "w\udcffeird.bpmn").err.startswith("w\\xffeird.bpmn:1:")
 
 
-def test_findings_are_printed_as_compilers_do(ask: Run, tmp_path: Path) -> None:
+def test_findings_are_printed_as_compilers_do(ask: Run, tmp_path: Path, model: Callable[..., str]) -> None:
     for name in ("one.bpmn", "two.bpmn"):
-        text = MODEL.format(key="bad", step=SERVICE.format(key="bad"))
+        text = (tmp_path / model(SERVICE, name, "bad")).read_text()
         (tmp_path / name).write_text(text.replace('targetRef="step"', 'targetRef="nowhere"'))
     (tmp_path / "three.bpmn").write_text("<this is no XML")
     ended = ask("deploy", "one.bpmn", "two.bpmn", "three.bpmn")
@@ -498,17 +463,6 @@ def test_message_is_published(ask: Run) -> None:
 
 
 # --- workers -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def work(tmp_path: Path, engine: Any, start_process: Run) -> Run:
-    """``stellwerk worker`` with one handler, against the engine."""
-
-    def run(topic: str, body: str) -> Any:
-        (tmp_path / "shop_worker.py").write_text(WORKER.format(topic=topic, body=body))
-        return start_process("worker", "shop_worker:worker", "--url", engine.url)
-
-    return run
 
 
 def test_worker_of_a_module_does_the_work(ask: Run, deployed: Callable[[str], str], work: Run) -> None:

@@ -270,6 +270,18 @@ def test_a_process_without_start_event_begins_at_the_nodes_without_incoming_flow
     assert run.open == ["a", "b"]
 
 
+def test_a_start_names_one_of_several_none_start_events(machine: Make) -> None:
+    model = "s start -> a\na task A -> e\nt start -> b\nb task B -> e\ne end"
+    with pytest.raises(Conflict, match="several none start events: name one") as refused:
+        machine(model).start()
+    assert refused.value.code == "ambiguous_start"
+    run = machine(model)
+    run.start(start_event_id="t")
+    assert run.open == ["b"]
+    run.complete("b")
+    assert run.status == "COMPLETED"
+
+
 def test_terminate_ends_its_scope_only(machine: Make) -> None:
     run = machine(
         """

@@ -12,6 +12,7 @@ from stellwerk.core import facts as f
 from stellwerk.core.decide import NotOpen
 from stellwerk.errors import LimitExceeded
 from stellwerk.limits import Limits
+from stellwerk.model.iso8601 import parse_instant
 
 if TYPE_CHECKING:
     from tests.core.conftest import Machine
@@ -149,9 +150,22 @@ def test_a_cycle_is_armed_again_from_its_schedule_and_ends_with_its_scope(machin
     run.start()
     run.now_ms = first + 3_600_000 + 1
     run.fire("t")
-    assert [timer.due_at_ms for timer in run.live.timers.values()] == [first + 3_600_000]
+    assert [timer.due_at_ms for timer in run.live.timers.values()] == [first + 4_200_000], "not what was missed"
+    run.now_ms = first + 4_800_000
+    run.fire("t")
+    assert [timer.due_at_ms for timer in run.live.timers.values()] == [first + 4_800_000], "one that is due now counts"
     run.complete("a")
     assert run.status == "COMPLETED"
+
+
+def test_fault_135_a_cycle_with_a_start_in_the_past_keeps_to_its_schedule(machine: Make) -> None:
+    for interval, following in (("P1D", "1970-01-11T00:00:00Z"), ("P1M", "1970-02-01T00:00:00Z")):
+        run = machine(f"s start -> a\na task A -> e\nt timer~a R/1970-01-01T00:00:00Z/{interval} -> b\nb pass\ne end")
+        run.now_ms = parse_instant("1970-01-10T07:30:00Z")
+        run.start()
+        run.fire("t")
+        assert run.now_ms == parse_instant("1970-01-10T07:30:00Z"), "the first time fires at once"
+        assert [timer.due_at_ms for timer in run.live.timers.values()] == [parse_instant(following)]
 
 
 def test_a_non_interrupting_message_may_come_many_times(machine: Make) -> None:

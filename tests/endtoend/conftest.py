@@ -91,10 +91,10 @@ class EngineProcess:
 
     def deploy(self, *files: Path, **options: object) -> Any:
         listed = [{"name": file.name, "xml": file.read_text("utf-8")} for file in files]
-        return self.request("POST", "/api/v1/definitions", {"files": listed, **options})
+        return self.request("POST", "/api/v1/process-definitions", {"files": listed, **options})
 
     def deploy_xml(self, name: str, xml: str) -> Any:
-        return self.request("POST", "/api/v1/definitions", {"files": [{"name": name, "xml": xml}]})
+        return self.request("POST", "/api/v1/process-definitions", {"files": [{"name": name, "xml": xml}]})
 
     def deploy_tasks(self, process: str, attributes: str = "", topics: tuple[str, ...] = (), more: str = "") -> Any:
         """A process of external tasks in a row: one with its topic named like the process, or one for each topic.
@@ -104,8 +104,8 @@ class EngineProcess:
         return self.deploy_xml(f"{process}.bpmn", _in_a_row(process, attributes, topics or (process,), more))
 
     def start_instance(self, process: str, variables: dict[str, object] | None = None, **options: object) -> str:
-        body = {"process": process, "variables": variables or {}, **options}
-        answer = self.request("POST", "/api/v1/instances", body)
+        body = {"process_def_id": process, "variables": variables or {}, **options}
+        answer = self.request("POST", "/api/v1/process-instances", body)
         return str(answer["instance_id"])
 
     def until(self, condition: Callable[[], bool], seconds: float = _START_SECONDS) -> None:
@@ -116,10 +116,10 @@ class EngineProcess:
             time.sleep(0.02)
 
     def wait(self, instance_id: str, seconds: float = 30.0) -> Any:
-        """The instance's whole view after its end (or when time is up)."""
+        """The instance's whole view with its history, after its end (or when time is up)."""
         timeout = f"timeout_ms={int(seconds * 1000)}&or_incident=true"
-        self.request("GET", f"/api/v1/instances/{instance_id}/wait?{timeout}")
-        return self.request("GET", f"/api/v1/instances/{instance_id}")
+        self.request("GET", f"/api/v1/process-instances/{instance_id}/wait?{timeout}")
+        return self.request("GET", f"/api/v1/process-instances/{instance_id}?history=true")
 
 
 def _in_a_row(process: str, attributes: str, topics: tuple[str, ...], more: str) -> str:

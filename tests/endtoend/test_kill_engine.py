@@ -47,10 +47,12 @@ class Load:
             await trio.sleep(0.01)
 
     async def _start(self, request_id: str) -> str:
-        body = {"process": "fork", "variables": {"n": 0}, "request_id": request_id}
+        body = {"process_def_id": "fork", "variables": {"n": 0}, "request_id": request_id}
         while True:
             try:
-                status, answer = await trio.to_thread.run_sync(self.engine.ask, "POST", "/api/v1/instances", body)
+                status, answer = await trio.to_thread.run_sync(
+                    self.engine.ask, "POST", "/api/v1/process-instances", body
+                )
             except OSError:
                 await trio.sleep(0.05)  # it is down: that is what this test is about
                 continue
@@ -97,11 +99,10 @@ class Load:
         assert view["status"] == "COMPLETED", view
         for topic in TOPICS:
             assert view["variables"][topic] == self.results[view["instance_id"], topic]
-        facts = [fact for step in view["history"] for fact in step["facts"]]
-        completed = Counter(fact["task_id"] for fact in facts if fact["fact"] == "TaskCompleted")
+        completed = Counter(fact["task_id"] for fact in _facts(view, "TaskCompleted"))
         assert set(completed.values()) == {1}
         assert len(completed) == len(TOPICS)
-        entered = Counter(fact["node_id"] for fact in facts if fact["fact"] == "TokenEntered")
+        entered = Counter(fact["node_id"] for fact in _facts(view, "TokenEntered"))
         assert entered["last"] == entered["end"] == 1
         for task in view["tasks"]:
             assert task["state"] == "COMPLETED"
@@ -128,7 +129,9 @@ async def test_P2_engine_killed_under_load(engine: Any, request: pytest.FixtureR
             worker.stop()
     completed = set()
     for instance_id in load.started:
-        view = await trio.to_thread.run_sync(engine.request, "GET", f"/api/v1/instances/{instance_id}")
+        view = await trio.to_thread.run_sync(
+            engine.request, "GET", f"/api/v1/process-instances/{instance_id}?history=true"
+        )
         load.check(view)
         completed |= {task["task_id"] for task in view["tasks"]}
     assert load.acknowledged
@@ -139,10 +142,14 @@ async def test_P2_engine_killed_under_load(engine: Any, request: pytest.FixtureR
     assert await trio.to_thread.run_sync(_count_instances, engine) == len(load.started)
 
 
+def _facts(view: Any, event_type: str) -> list[Any]:
+    return [event["payload"] for event in view["history"] if event["event_type"] == event_type]
+
+
 def _count_instances(engine: Any) -> int:
     count, after = 0, ""
     while True:
-        page = engine.request("GET", f"/api/v1/instances?limit=1000{after}")["instances"]
+        page = engine.request("GET", f"/api/v1/process-instances?limit=1000{after}")["instances"]
         count += len(page)
         if len(page) < 1000:
             return count
@@ -151,7 +158,9 @@ def _count_instances(engine: Any) -> int:
 
 async def _all_ended(engine: Any, load: Load) -> None:
     while True:
-        answer = await trio.to_thread.run_sync(engine.request, "GET", "/api/v1/instances?status=RUNNING&limit=1")
+        answer = await trio.to_thread.run_sync(
+            engine.request, "GET", "/api/v1/process-instances?status=RUNNING&limit=1"
+        )
         if not answer["instances"]:
             return
         await trio.sleep(0.1)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the public BPMN files
 
 def completed_nodes(view: Any) -> list[str]:
     """Ids of the nodes that tokens entered, in order."""
-    return [fact["node_id"] for step in view["history"] for fact in step["facts"] if fact["fact"] == "TokenEntered"]
+    return [event["payload"]["node_id"] for event in view["history"] if event["event_type"] == "TokenEntered"]
 
 
 def topics_begun(worker: Any) -> list[str]:

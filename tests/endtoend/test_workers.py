@@ -62,7 +62,7 @@ def engine(shared_engine: Any) -> Any:
 
 
 def view_of(engine: Any, instance_id: str) -> Any:
-    return engine.request("GET", f"/api/v1/instances/{instance_id}")
+    return engine.request("GET", f"/api/v1/process-instances/{instance_id}?history=true")
 
 
 def completed(engine: Any, instance_id: str) -> Any:
@@ -72,7 +72,7 @@ def completed(engine: Any, instance_id: str) -> Any:
 
 
 def nodes_entered(view: Any) -> list[str]:
-    return [fact["node_id"] for step in view["history"] for fact in step["facts"] if fact["fact"] == "TokenEntered"]
+    return [event["payload"]["node_id"] for event in view["history"] if event["event_type"] == "TokenEntered"]
 
 
 def kinds(worker: Any) -> set[str]:
@@ -289,7 +289,7 @@ def test_fault_70_cancelled_instance_cancels_its_handler(engine: Any, workers: A
     worker = workers.start({topic: cases}, lock_duration=600.0, max_tasks=1, mode=mode)
     instance_id = engine.start_instance(topic, {"hold": True})
     engine.until(lambda: worker.ledger("begin"))
-    engine.request("POST", f"/api/v1/instances/{instance_id}/cancel", {"reason": "not wanted"})
+    engine.request("POST", f"/api/v1/process-instances/{instance_id}/cancel", {"reason": "not wanted"})
     engine.until(lambda: worker.ledger("cancelled"), seconds=5)
     # The place is free again, and the late result is nowhere.
     assert completed(engine, engine.start_instance(topic))["variables"] == {"next": True}
@@ -528,7 +528,9 @@ def test_fault_16_the_largest_payload_is_delivered_and_completed(engine: Any, wo
     engine.deploy_tasks("largest")
     too_large = payload_of(PAYLOAD_BYTES_MAX + 1, text)
     # Sent as Python sends it: every character beyond ASCII is an escape, which must not count.
-    status, answer = engine.ask("POST", "/api/v1/instances", {"process": "largest", "variables": too_large})
+    status, answer = engine.ask(
+        "POST", "/api/v1/process-instances", {"process_def_id": "largest", "variables": too_large}
+    )
     assert (status, answer["code"]) == (413, "too_large")
     assert f"at most {PAYLOAD_BYTES_MAX}" in answer["message"]
     instance_id = engine.start_instance("largest", payload_of(PAYLOAD_BYTES_MAX, text))

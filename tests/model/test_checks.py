@@ -27,8 +27,23 @@ COMPENSATION = "<compensateEventDefinition/>"
 HANDLER = '<task id="h" isForCompensation="true"/><association id="a" sourceRef="b" targetRef="h"/>'
 
 
-def _catch(definition: str) -> str:
-    return f'<intermediateCatchEvent id="n">{definition}</intermediateCatchEvent>'
+GATEWAY = '<eventBasedGateway id="n"/>'
+LINK = '<linkEventDefinition name="x"/>'
+LINK_CATCH = f'<intermediateCatchEvent id="c">{LINK}</intermediateCatchEvent>'
+
+
+def _catch(definition: str, node_id: str = "n") -> str:
+    return f'<intermediateCatchEvent id="{node_id}">{definition}</intermediateCatchEvent>'
+
+
+def _throw(definition: str, node_id: str = "n") -> str:
+    return f'<intermediateThrowEvent id="{node_id}">{definition}</intermediateThrowEvent>'
+
+
+def _behind(*nodes: str) -> str:
+    """The nodes, and a sequence flow to each from ``n``."""
+    ids = [node.split('id="')[1].split('"')[0] for node in nodes]
+    return "".join(nodes) + "".join(f'<sequenceFlow sourceRef="n" targetRef="{node_id}"/>' for node_id in ids)
 
 
 def _boundary(definition: str) -> str:
@@ -51,6 +66,10 @@ def _boundary(definition: str) -> str:
         *('<task id="n"/>' + _boundary(definition) for definition in (TIMER, ERROR, MESSAGE)),
         f'<task id="n"/><boundaryEvent id="b" attachedToRef="n" cancelActivity="false">{TIMER}</boundaryEvent>',
         f'<task id="n"/>{HANDLER}{_boundary(COMPENSATION)}',
+        '<task id="n"/>' + _boundary(CYCLE),
+        '<task id="n"/>' + _boundary(CYCLE.replace("R3/PT1M", "R/2026-01-01T00:00:00Z/P1D")),
+        GATEWAY + _behind(_catch(TIMER, "c"), '<receiveTask id="r" messageRef="m"/>'),
+        _throw(LINK) + LINK_CATCH,
     ],
 )
 def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, node: str) -> None:
@@ -62,7 +81,29 @@ def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, 
     [
         ('<inclusiveGateway id="n"/>', 'inclusiveGateway "n": cannot run yet'),
         ('<complexGateway id="n"/>', 'complexGateway "n": cannot run yet'),
-        ('<eventBasedGateway id="n"/>', 'eventBasedGateway "n": cannot run yet'),
+        (
+            '<eventBasedGateway id="n"/>',
+            'eventBasedGateway "n": nothing stands behind the gateway that it could wait for',
+        ),
+        (
+            f'<eventBasedGateway id="n" instantiate="true"/>{_behind(_catch(TIMER, "c"))}',
+            'eventBasedGateway "n": an event-based gateway that starts the process cannot run yet',
+        ),
+        (
+            GATEWAY + _behind(_catch(TIMER, "c"), '<task id="t"/>'),
+            'task "t": only events to wait for and receive tasks can stand behind "n"',
+        ),
+        (
+            f'<eventBasedGateway id="n"/>{_behind(LINK_CATCH)}<intermediateThrowEvent id="l">{LINK}'
+            "</intermediateThrowEvent>",
+            'intermediateCatchEvent "c": no sequence flow can lead to the catch event of a link',
+        ),
+        (
+            '<eventBasedGateway id="n"/>'
+            + _behind('<receiveTask id="r" messageRef="m"/>')
+            + f'<boundaryEvent id="b" attachedToRef="r">{TIMER}</boundaryEvent>',
+            'receiveTask "r": with "n" before it, it cannot have boundary events',
+        ),
         ('<callActivity id="n" calledElement="q"/>', 'callActivity "n": cannot run yet'),
         ('<transaction id="n"><startEvent id="i"/></transaction>', 'transaction "n": cannot run yet'),
         ('<adHocSubProcess id="n"/>', 'adHocSubProcess "n": cannot run yet'),
@@ -77,8 +118,13 @@ def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, 
         ('<task id="n"><standardLoopCharacteristics/></task>', 'standardLoopCharacteristics "n": cannot run yet'),
         (
             _catch(CYCLE),
-            'intermediateCatchEvent "n": a timer cycle cannot run yet',
+            'intermediateCatchEvent "n": a timer cycle cannot run yet anywhere but at a boundary event',
         ),
+        (
+            '<task id="n"/>' + _boundary(CYCLE.replace("R3/PT1M", "0 0 * * * *")),
+            'boundaryEvent "b": "0 0 * * * *" is no cycle like R3/PT10M',
+        ),
+        ('<task id="n"/>' + _boundary(CYCLE.replace("R3", "R0")), 'boundaryEvent "b": "R0/PT1M" repeats never'),
         (
             '<intermediateCatchEvent id="n"><signalEventDefinition signalRef="x"/></intermediateCatchEvent>',
             "an event of kind signal cannot run yet",
@@ -88,8 +134,26 @@ def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, 
             "an event of kind conditional cannot run yet",
         ),
         (
-            '<intermediateThrowEvent id="n"><linkEventDefinition name="x"/></intermediateThrowEvent>',
-            "an event of kind link cannot run yet",
+            _throw(LINK),
+            'intermediateThrowEvent "n": no catch event of the link "x" is in the same scope',
+        ),
+        (
+            f'{_throw(LINK)}<subProcess id="u"><startEvent id="i"/><sequenceFlow sourceRef="i" targetRef="y"/>'
+            f'{_throw(LINK, "y")}{LINK_CATCH}</subProcess><task id="t"/>'
+            '<sequenceFlow sourceRef="t" targetRef="u"/>',
+            'intermediateThrowEvent "n": no catch event of the link "x" is in the same scope',
+        ),
+        (
+            _throw(LINK) + LINK_CATCH + LINK_CATCH.replace('"c"', '"d"'),
+            'intermediateCatchEvent "d": the link "x" leads to "c" already',
+        ),
+        (
+            _throw(LINK) + LINK_CATCH + '<task id="t"/><sequenceFlow sourceRef="n" targetRef="t"/>',
+            'intermediateThrowEvent "n": no sequence flow can leave a link: it goes on at the catch event of that name',
+        ),
+        (
+            _throw(LINK) + LINK_CATCH + '<task id="t"/><sequenceFlow sourceRef="t" targetRef="c"/>',
+            'intermediateCatchEvent "c": no sequence flow can lead to the catch event of a link',
         ),
         (
             '<intermediateThrowEvent id="n"><escalationEventDefinition escalationRef="x"/></intermediateThrowEvent>',
@@ -105,7 +169,10 @@ def test_what_the_core_runs_passes_without_a_finding(process_with: MakeProcess, 
             'endEvent "n": a multiple event cannot run yet',
         ),
         (f'<task id="n"/><startEvent id="s2">{TIMER}</startEvent>', "an event of kind timer cannot run yet"),
-        ('<task id="n"/><startEvent id="s2"/>', 'startEvent "s2": "s" is the none start event here already'),
+        (
+            '<subProcess id="n"><startEvent id="i"/><startEvent id="j"/></subProcess>',
+            'startEvent "j": "i" is a none start event here already',
+        ),
         (
             '<receiveTask id="n"/>',
             'receiveTask "n": the receive task names no message: nothing could ever complete it',
@@ -205,6 +272,19 @@ def test_a_task_that_no_worker_can_get_is_refused(errors_of: ErrorsOf, attribute
             "<conditionExpression>x</conditionExpression></sequenceFlow>",
             'sequenceFlow "f": the condition is not looked at behind a parallel gateway',
         ),
+        (
+            f'<eventBasedGateway id="n"/>{_catch(TIMER, "c")}<sequenceFlow id="f" sourceRef="n" targetRef="c">'
+            "<conditionExpression>x</conditionExpression></sequenceFlow>",
+            'sequenceFlow "f": the condition is not looked at behind an event-based gateway',
+        ),
+        (
+            f'<task id="n"/>{LINK_CATCH}',
+            'intermediateCatchEvent "c": no throw event of the link "x" is in the same scope: it is never reached',
+        ),
+        (
+            '<task id="n"/><startEvent id="s2"/>',
+            'startEvent "s2": "s" is a none start event here already: a start has to name one of them',
+        ),
         ('<task id="n"/><task id="t"/>', 'task "t": no sequence flow leads here'),
         (
             '<task id="n"/><task id="t" isForCompensation="true"/>',
@@ -238,3 +318,12 @@ def test_a_mapping_leads_into_50_levels_at_most(errors_of: ErrorsOf, attributes:
         xml = f'{START}<{node} id="n"><extensionElements>{mapping}</extensionElements></{node}>'
         assert errors_of(xml, attributes) == [f'{node} "n": a mapping\'s target has 51 parts, at most 50 are allowed']
         assert errors_of(xml.replace(LONG, LONG[2:]), attributes) == []
+
+
+def test_input_mappings_behind_an_event_based_gateway_are_told(read: Read) -> None:
+    mapping = '<stellwerk:input source="=x" target="y"/>'
+    task = f'<receiveTask id="r" messageRef="m"><extensionElements>{mapping}</extensionElements></receiveTask>'
+    (process,) = read(f'<process id="p">{START}<eventBasedGateway id="n"/>{_behind(task)}</process>', OWN).processes
+    (finding,) = check_executable(process)
+    assert str(finding).endswith('receiveTask "r": its input mappings are not looked at: "n" has waited in its place')
+    assert finding.severity is Severity.WARNING

@@ -1,16 +1,22 @@
-"""A server on a real socket, and a peer that speaks in bytes."""
+"""A server on a real socket and a peer that speaks in bytes; an engine with its API, and a client of that."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import attrs
 import h11
 import pytest
 import trio
+from websockets.trio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 
+from stellwerk.app import MEMORY, AppConfig, ServedEngine, serve_engine
 from stellwerk.server.http.connection import HttpHost, UpgradeHandler
 from stellwerk.server.http.exchange import Application
 from stellwerk.server.http.limits import HttpLimits
@@ -151,3 +157,221 @@ async def start_server(nursery: trio.Nursery) -> AsyncIterator[StartServer]:
             await server.ended.wait()
         for peer in server.peers:
             await peer.stream.aclose()
+
+
+# --- an engine and its API -----------------------------------------------------------------------------------------
+
+ORDER = """<?xml version="1.0" encoding="UTF-8"?>
+<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id="d" targetNamespace="t"
+             xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn">
+  <message id="m" name="paid"/>
+  <process id="order" isExecutable="true">
+    <startEvent id="s"/>
+    <sequenceFlow id="f1" sourceRef="s" targetRef="charge"/>
+    <serviceTask id="charge" stellwerk:topic="charge"/>
+    <sequenceFlow id="f2" sourceRef="charge" targetRef="e"/>
+    <endEvent id="e"/>
+  </process>
+  <process id="approval" isExecutable="true">
+    <startEvent id="s2"/>
+    <sequenceFlow id="g1" sourceRef="s2" targetRef="approve"/>
+    <userTask id="approve" name="Approve"/>
+    <sequenceFlow id="g2" sourceRef="approve" targetRef="e2"/>
+    <endEvent id="e2"/>
+  </process>
+  <process id="paid" isExecutable="true">
+    <startEvent id="s3"><messageEventDefinition messageRef="m"/></startEvent>
+    <sequenceFlow id="h1" sourceRef="s3" targetRef="e3"/>
+    <endEvent id="e3"/>
+  </process>
+</definitions>
+"""
+
+STUCK = """<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id="d" targetNamespace="t">
+  <process id="stuck" isExecutable="true">
+    <startEvent id="s"/><sequenceFlow id="f1" sourceRef="s" targetRef="c"/><exclusiveGateway id="c"/>
+    <sequenceFlow id="f2" sourceRef="c" targetRef="e">
+      <conditionExpression>=a &gt; 0</conditionExpression>
+    </sequenceFlow>
+    <endEvent id="e"/>
+  </process>
+</definitions>
+"""
+
+
+@attrs.frozen
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: Any
+    """What the JSON says, else text or bytes."""
+
+
+class ApiClient:
+    """One connection to an engine, kept alive."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._buffer = bytearray()
+
+    async def get(self, path: str) -> Reply:
+        """`path`: behind ``/api/v1``, unless it begins with two slashes."""
+        return await self.ask(f"GET {_target(path)} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+
+    async def post(self, path: str, body: object, headers: str = "") -> Reply:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = f"POST {_target(path)} HTTP/1.1\r\nHost: here\r\n{headers}Content-Length: {len(content)}\r\n\r\n"
+        return await self.ask(head.encode() + content)
+
+    async def start(self, process: str = "order", **more: object) -> str:
+        reply = await self.post("/process-instances", {"process_def_id": process, **more})
+        assert reply.status == 201, reply
+        return str(reply.body["instance_id"])
+
+    async def has_incident(self, instance_id: str) -> None:
+        """Wait for one."""
+        reply = await self.get(f"/process-instances/{instance_id}/wait?timeout_ms=8000&or_incident=true")
+        assert reply.body["status"] == "RUNNING", reply
+
+    async def ask(self, request: bytes) -> Reply:
+        with trio.fail_after(10):
+            await self.stream.send_all(request)
+            return await self.reply()
+
+    async def reply(self) -> Reply:
+        status, headers = await self.head()
+        body = await self.body(headers)
+        kind = headers["content-type"].partition(";")[0]
+        read: dict[str, Callable[[bytes], Any]] = {"application/json": json.loads, "text/plain": bytes.decode}
+        return Reply(status, headers, read.get(kind, bytes)(body))
+
+    async def body(self, headers: dict[str, str]) -> bytes:
+        """Of the answer whose head was read."""
+        size = int(headers["content-length"])
+        while len(self._buffer) < size:
+            await self._more()
+        body = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return body
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Of the next answer; its body stays to be read."""
+        head = (await self._until(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
+        return int(head[0].split(" ")[1]), headers
+
+    async def _until(self, mark: bytes) -> bytes:
+        while mark not in self._buffer:
+            await self._more()
+        head, _, self._buffer = self._buffer.partition(mark)
+        return bytes(head)
+
+    async def _more(self) -> None:
+        data = await self.stream.receive_some(65536)
+        assert data
+        self._buffer += data
+
+
+def _target(path: str) -> str:
+    return path[1:] if path.startswith("//") else f"/api/v1{path}"
+
+
+def _port_of(engine: ServedEngine) -> int:
+    return int(engine.url.rpartition(":")[2])
+
+
+@pytest.fixture
+def order_model() -> str:
+    """Processes ``order`` (a task of topic charge), ``approval`` (a user task) and ``paid`` (started by a message)."""
+    return ORDER
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ServedEngine]:
+    async with serve_engine(AppConfig(db=MEMORY, port=0, log_level=LogLevel.ERROR)) as running:
+        yield running
+
+
+@pytest.fixture
+async def file_engine(tmp_path: Path) -> AsyncIterator[ServedEngine]:
+    """An engine on the file ``engine.db``, with the models deployed."""
+    config = AppConfig(db=tmp_path / "engine.db", port=0, log_level=LogLevel.ERROR, synchronous="NORMAL")
+    async with serve_engine(config) as running:
+        await running.node.deploy([("order.bpmn", ORDER.encode()), ("stuck.bpmn", STUCK.encode())])
+        yield running
+
+
+@pytest.fixture
+def connect_to(nursery: trio.Nursery) -> Callable[[ServedEngine], Any]:
+    """``async with connect_to(engine) as client``: one more connection."""
+
+    @asynccontextmanager
+    async def connect_client(engine: ServedEngine) -> AsyncIterator[ApiClient]:
+        async with await trio.open_tcp_stream("127.0.0.1", _port_of(engine)) as stream:
+            yield ApiClient(stream)
+
+    return connect_client
+
+
+@pytest.fixture
+async def client(engine: ServedEngine, connect_to: Callable[[ServedEngine], Any]) -> AsyncIterator[ApiClient]:
+    async with connect_to(engine) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def deployed(client: ApiClient) -> ApiClient:
+    """With ``order_model`` and a process ``stuck``, which opens an incident without a variable ``a``."""
+    files = [{"name": "order.bpmn", "xml": ORDER}, {"name": "stuck.bpmn", "xml": STUCK}]
+    reply = await client.post("/process-definitions", {"files": files})
+    assert reply.status == 201, reply
+    return client
+
+
+class Worker:
+    """A worker's end of a WebSocket, driven message by message."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._received: list[dict[str, Any]] = []
+
+    async def say(self, **message: object) -> None:
+        await self._connection.send(json.dumps(message))
+
+    async def next(self, kind: str) -> dict[str, Any]:
+        """The next message of this type."""
+        with trio.fail_after(10):
+            while True:
+                for message in self._received:
+                    if message["type"] == kind:
+                        self._received.remove(message)
+                        return message
+                frame = json.loads(await self._connection.recv())
+                self._received += frame if isinstance(frame, list) else [frame]
+
+    async def task(self) -> dict[str, Any]:
+        """The only task of the next frame, confirmed."""
+        frame = await self.next("tasks")
+        (offer,) = frame["tasks"]
+        await self.say(type="received", delivery=frame["delivery"])
+        return dict(offer)
+
+
+@pytest.fixture
+def connect_worker() -> Callable[..., Any]:
+    """``async with connect_worker(engine, "topic", worker_id=…) as worker``, with room for one task of each topic."""
+
+    @asynccontextmanager
+    async def connect_it(engine: ServedEngine, *topics: str, worker_id: str = "w-1") -> AsyncIterator[Worker]:
+        url = f"ws://127.0.0.1:{_port_of(engine)}/workers"
+        async with connect(url, subprotocols=[Subprotocol("stellwerk.v1")]) as connection:
+            worker = Worker(connection)
+            await worker.say(
+                type="hello", worker_id=worker_id, boot_id=f"boot-{worker_id}", session_no=1, client="test/1"
+            )
+            await worker.next("welcome")
+            for topic in topics:
+                await worker.say(type="subscribe", topic=topic, max_tasks=1)
+            yield worker
+
+    return connect_it

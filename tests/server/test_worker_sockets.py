@@ -214,7 +214,7 @@ async def test_much_too_large_frame_closes_with_1009(engine: ServedEngine) -> No
         assert closed.value.rcvd.code == 1009
 
 
-async def test_newer_session_of_the_same_process_supersedes_the_older(engine: ServedEngine) -> None:
+async def test_fault_69_newer_session_of_the_same_process_supersedes_the_older(engine: ServedEngine) -> None:
     async with dial(engine) as older, dial(engine) as newer:
         await older.send(json.dumps(HELLO))
         await receive_type(older, "welcome")

@@ -21,6 +21,7 @@ from stellwerk.core.changes import (
 )
 from stellwerk.core.external_task import Holder, OutcomeKind
 from stellwerk.core.facts import TokenEntered, VariablesSet
+from stellwerk.errors import InvalidInput
 from stellwerk.ports import (
     BirthLease,
     Changeset,
@@ -34,10 +35,13 @@ from stellwerk.ports import (
     FailTask,
     FetchAndLock,
     InboxRow,
+    InstanceFilter,
     LeaseTasks,
     MessageRow,
     NewInstance,
     Operation,
+    Pruned,
+    PruneInstances,
     PublishMessage,
     ReleaseLease,
     ReleaseLeases,
@@ -51,7 +55,7 @@ from stellwerk.stores.memory import MemoryStore
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.system.file_lock import FileLock
 from stellwerk.testing.store_contract import ManualClock
-from stellwerk.testing.store_contract.world import new_task
+from stellwerk.testing.store_contract.world import START_MS, new_task
 
 T = TypeVar("T")
 
@@ -76,6 +80,7 @@ _FAST = "/dev/shm"
 """Where files cost no disk: nothing here is about durability."""
 
 INSTANCES = [f"i{number}" for number in range(4)]
+BUSINESS_KEYS = dict(zip(INSTANCES, [None, "k1", "k1", "k2"], strict=True))
 TASKS = [f"t{number}" for number in range(8)]
 TOPICS = ["payment", "ship"]
 SMALL = ["1", "2", "3"]
@@ -100,6 +105,18 @@ new_tasks = st.builds(
     lock_expiries_max=st.sampled_from([0, 1, 2, 10]),
     single_try=st.sampled_from([False, False, True]),
     lock_duration_ms=st.sampled_from([None, None, 3_000]),
+)
+
+
+filters = st.builds(
+    InstanceFilter,
+    status=st.sampled_from([None, None, "RUNNING", "FAILED"]),
+    process_key=st.sampled_from([None, None, "p", "q"]),
+    definition_id=st.sampled_from([None, None, "p:1", "p:2"]),
+    business_key=st.sampled_from([None, None, "k1"]),
+    with_incident=st.sampled_from([None, None, True, False]),
+    started_from_ms=st.sampled_from([None, None, START_MS + 500, START_MS + 1_000]),
+    started_before_ms=st.sampled_from([None, None, START_MS + 500, START_MS + 1_000]),
 )
 
 
@@ -181,6 +198,13 @@ class SideBySide(RuleBasedStateMachine):
         for operation, outcome in zip(operations, in_memory, strict=True):
             if isinstance(operation, Changeset) and isinstance(outcome, Committed):
                 self.versions[operation.instance_id] = outcome.version
+            if isinstance(outcome, Pruned):
+                self.versions = {name: row.version for name, row in self.memory._tables.instances.items()}
+
+    def ask(self, question: Callable[[MemoryStore | SqliteStore], Coroutine[Any, Any, Any]]) -> None:
+        """A page after a row that is not there is refused by both."""
+        in_memory, in_sqlite = (answer(question(store)) for store in (self.memory, self.sqlite))
+        assert in_memory == in_sqlite
 
     def step(self, instance_id: str, changes: RowChanges, stale: bool = False, **fields: Any) -> None:
         version = self.versions.get(instance_id, 0)
@@ -191,7 +215,7 @@ class SideBySide(RuleBasedStateMachine):
                 at_ms=self.clock.wall_ms(),
                 facts=(TokenEntered("t", "n", "s"), VariablesSet("s", {"version": version, "ü": [1.5, None]})),
                 changes=changes,
-                new_instance=NewInstance("p:1", "p", None) if version == 0 else None,
+                new_instance=NewInstance("p:1", "p", BUSINESS_KEYS[instance_id]) if version == 0 else None,
                 **fields,
             )
         )
@@ -315,6 +339,44 @@ class SideBySide(RuleBasedStateMachine):
     def drop_messages(self, now_ms: int) -> None:
         self.submit(DropMessages(now_ms))
 
+    @rule(age_ms=st.sampled_from([-1, 0, 1_000]), limit=st.integers(0, 3))
+    def prune(self, age_ms: int, limit: int) -> None:
+        self.submit(PruneInstances(self.clock.wall_ms() - age_ms, limit))
+
+    @rule(
+        instance_id=instances,
+        changes=row_changes,
+        holder=holders,
+        status=st.sampled_from(["COMPLETED", "FAILED", "CANCELLED"]),
+    )
+    def live_end_and_prune(self, instance_id: str, changes: RowChanges, holder: Holder, status: str) -> None:
+        """Some of its tasks are leased then, some failed once, and some wait."""
+        self.step(instance_id, changes)
+        for task in changes.new_tasks[:2]:
+            self.submit(LeaseTasks((TaskLease(task.task_id, holder, 1_000),)))
+            self.flush()
+        for task in changes.new_tasks[:1]:
+            self.submit(FailTask(task.task_id, self.fence(task.task_id, 0), "d1", "m"))
+        self.step(instance_id, RowChanges(status=status))
+        self.waiting.append(PruneInstances(self.clock.wall_ms() + 1, 1))
+        self.flush()
+
+    @rule(wanted=filters, limit=st.integers(0, 3), after=st.none() | instances)
+    def list_instances(self, wanted: InstanceFilter, limit: int, after: str | None) -> None:
+        self.flush()
+        self.ask(lambda store: store.instances(wanted, limit=limit, after=after))
+
+    @rule(
+        instance_id=st.none() | instances,
+        topic=st.none() | topics,
+        state=st.sampled_from([None, "READY", "LOCKED", "COMPLETED"]),
+        limit=st.integers(0, 3),
+        after=st.none() | tasks,
+    )
+    def list_tasks(self, limit: int, after: str | None, **wanted: str | None) -> None:
+        self.flush()
+        self.ask(lambda store: store.tasks(**wanted, limit=limit, after=after))
+
     @rule(milliseconds=st.sampled_from([0, 500, 1_000, 5_000]), wall=st.sampled_from([0, 0, 3_600_000, -3_600_000]))
     def time_passes(self, milliseconds: int, wall: int) -> None:
         self.flush()
@@ -333,6 +395,13 @@ class SideBySide(RuleBasedStateMachine):
     def everything_that_can_be_read_is_equal(self) -> None:
         if not self.waiting:
             assert at_once(everything(self.memory)) == at_once(everything(self.sqlite))
+
+
+def answer(coroutine: Coroutine[Any, Any, Any]) -> object:
+    try:
+        return at_once(coroutine)
+    except InvalidInput as refusal:
+        return refusal.message
 
 
 def told(outcome: object) -> object:
@@ -354,6 +423,7 @@ async def everything(store: MemoryStore | SqliteStore) -> list[object]:
     found += [await store.draining_ready(9), await store.due_timers(1, 2), await store.matched_messages(4, 2)]
     found += [await store.incidents(), await store.user_tasks("i1")]
     found += [sorted(row.dedupe_key for row in await store.inbox(99)), await store.latest_definition("1")]
+    found.append(await store.topic_backlogs())
     return found
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
+from stellwerk.stores.sqlite.migrations import migrate
 from stellwerk.stores.sqlite.reads import next_lock_expiry
 from stellwerk.stores.sqlite.tables import select_ready
-
-SCHEMA = Path(__file__).parents[2] / "src" / "stellwerk" / "stores" / "sql" / "sqlite" / "0001_initial.sql"
 
 
 @pytest.fixture
 def database() -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(SCHEMA.read_text())
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, "memory")
         yield connection
 
 

@@ -243,6 +243,12 @@ def engine(nursery: trio.Nursery) -> ScriptedEngine:
 
 
 @pytest.fixture
+def scripted_engine() -> type[ScriptedEngine]:
+    """For tests that run trio themselves."""
+    return ScriptedEngine
+
+
+@pytest.fixture
 def observed(engine: ScriptedEngine) -> Observed:
     return Observed(Worker("http://engine:10560", worker_id="w1", dial=engine.dial))
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Offer = Callable[..., dict[str, Any]]
 
 
+async def never_called(payload: object) -> None: ...
+
+
 class Served:
     """A worker that is served in the background."""
 
@@ -34,7 +37,7 @@ class Served:
 async def test_W10_an_idle_worker_says_goodbye_at_once(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
 ) -> None:
-    observed.worker.task("payment")(lambda payload: None)
+    observed.worker.task("payment")(never_called)
     served = Served(observed.worker)
     await nursery.start(served.serve)
     peer = await engine.accept_welcomed()
@@ -52,7 +55,7 @@ async def test_W10_an_idle_worker_says_goodbye_at_once(
 async def test_W10_without_a_connection_an_idle_worker_stops_at_once(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
 ) -> None:
-    observed.worker.task("payment")(lambda payload: None)
+    observed.worker.task("payment")(never_called)
     engine.refuses = True
     served = Served(observed.worker)
     await nursery.start(served.serve)
@@ -246,7 +249,7 @@ async def test_the_stop_ends_even_when_the_engine_never_answers(
 async def test_W10_dispose_is_for_good(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
 ) -> None:
-    observed.worker.task("payment")(lambda payload: None)
+    observed.worker.task("payment")(never_called)
     served = Served(observed.worker)
     await nursery.start(served.serve)
     await engine.accept_welcomed()
@@ -259,7 +262,7 @@ async def test_W10_dispose_is_for_good(
 async def test_a_stopped_worker_can_serve_again_as_a_new_process_would(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
 ) -> None:
-    observed.worker.task("payment")(lambda payload: None)
+    observed.worker.task("payment")(never_called)
     boots = set()
     for _ in range(2):
         served = Served(observed.worker)
@@ -276,6 +279,6 @@ async def test_a_stopped_worker_can_serve_again_as_a_new_process_would(
 async def test_a_worker_that_cannot_serve_says_why(autojump_clock: MockClock, observed: Observed) -> None:
     with pytest.raises(Conflict, match="no handler"):
         await observed.worker.serve()
-    observed.worker.task("payment")(lambda payload: None)
+    observed.worker.task("payment")(never_called)
     observed.worker.stop()
     await observed.worker.serve()  # stopped before it began

@@ -24,10 +24,10 @@ from stellwerk.model.process import (
     Process,
     Severity,
 )
-from stellwerk.model.reader import read_definitions
+from stellwerk.model.reader import ReadResult, read_definitions
 from stellwerk.ports import DefinitionRow, DeployDefinitions, Deployed, Ports
 
-__all__ = ["Definitions", "DeployRefused", "DeployedProcess", "Deployment", "Found", "start_messages"]
+__all__ = ["Definitions", "DeployRefused", "DeployedProcess", "Deployment", "Found", "read_runnable", "start_messages"]
 
 _PARSED_MAX = 1_000
 """Parsed definitions kept in memory; a rarely used one is read again."""
@@ -114,13 +114,9 @@ class Definitions:
                 raise LimitExceeded(
                     f"{name}: {len(xml)} bytes, at most {self._limits.definition_bytes_max} are allowed"
                 )
-            result = read_definitions(xml, limits=self._limits, adopt_java=adopt_java)
+            result = read_runnable(xml, self._limits, adopt_java)
             found = list(result.findings)
             runnable = [process for process in result.processes if process.executable]
-            for process in runnable:
-                found += (*check_executable(process), *_start_findings(process))
-            if not runnable and not any(finding.severity is Severity.ERROR for finding in result.findings):
-                found.append(_file_finding("has no executable process"))
             for process in runnable:
                 if process.key in seen:
                     what = f"process key is used twice, also in {seen[process.key]}"
@@ -176,6 +172,18 @@ class Definitions:
             if process.key == row.key:
                 return process
         raise InvariantBroken(f'the stored definition "{row.definition_id}" cannot be read any more')
+
+
+def read_runnable(xml: bytes, limits: Limits, adopt_java: bool) -> ReadResult:
+    """A file as a deployment looks at it: with an error for everything that keeps its processes from running."""
+    result = read_definitions(xml, limits=limits, adopt_java=adopt_java)
+    found = list(result.findings)
+    runnable = [process for process in result.processes if process.executable]
+    for process in runnable:
+        found += (*check_executable(process), *_start_findings(process))
+    if not runnable and not result.is_refused:
+        found.append(_file_finding("has no executable process"))
+    return ReadResult(result.processes, capped(found))
 
 
 def _file_finding(what: str) -> Finding:

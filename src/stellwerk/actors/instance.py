@@ -133,6 +133,11 @@ class InstanceActor:
     def idle(self) -> bool:
         return not self.busy and self.mailbox.idle
 
+    @property
+    def has_ended(self) -> bool:
+        """Its instance has, as far as it knows."""
+        return self._state is not None and self._state.ended
+
     async def run(self) -> None:
         while True:
             self.busy = await self.mailbox.get_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import trio
 
 from stellwerk.actors.instance import Envelope, InstanceActor, InstanceServices
@@ -62,19 +64,30 @@ class Instances:
             if not envelope.reply.answered:
                 envelope.reply.fail(error)
 
+    def forget_ended(self) -> None:
+        """Their rows may be gone: whoever has to do with them again begins at the store."""
+        for instance_id in [actor.instance_id for actor, _ in self._live.values() if actor.has_ended]:
+            self._passivate(instance_id)
+
     async def passivate_idle(self) -> None:
         """Sweep for ever: end the actors that were idle for long, and the longest idle ones when there are too many."""
         clock, limits = self._services.ports.clock, self._services.limits
         while True:
             await clock.sleep(_SWEEP_SECONDS)
-            oldest_allowed = clock.monotonic() - limits.instance_idle_ms / 1000
-            idle = sorted(
-                ((actor.last_active, actor.instance_id) for actor, _ in self._live.values() if actor.idle),
-            )
-            too_many = len(self._live) - limits.live_instances_max
-            for position, (last_active, instance_id) in enumerate(idle):
-                if last_active < oldest_allowed or position < too_many:
-                    self._passivate(instance_id)
+            self._passivate_before(clock.monotonic() - limits.instance_idle_ms / 1000)
+            if len(self._live) > limits.live_instances_max:
+                self._passivate_longest_idle(len(self._live) - limits.live_instances_max)
+
+    def _passivate_before(self, oldest_allowed: float) -> None:
+        # Few are that old: the others cost a comparison each.
+        old = [actor.instance_id for actor, _ in self._live.values() if actor.last_active < oldest_allowed]
+        for instance_id in old:
+            self._passivate(instance_id)
+
+    def _passivate_longest_idle(self, count: int) -> None:
+        idle = ((actor.last_active, actor.instance_id) for actor, _ in self._live.values() if actor.idle)
+        for _, instance_id in heapq.nsmallest(count, idle):
+            self._passivate(instance_id)
 
     def _passivate(self, instance_id: str) -> None:
         # No checkpoint between looking and cancelling: nobody can post to an actor that is about to end.

@@ -5,57 +5,39 @@ Everything comes in through ports; there is no module-level state. Several nodes
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
 
+from stellwerk.actors.backups import Backups
 from stellwerk.actors.births import TopicBirths
-from stellwerk.actors.bounds import RETRIES_MAX, check_length, check_report, shortened
+from stellwerk.actors.bounds import check_length, check_report, shortened
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.definitions import Definitions, Deployment
+from stellwerk.actors.definitions import Definitions
 from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher, ready_hint
+from stellwerk.actors.histories import HistoryPages
 from stellwerk.actors.instance import Envelope, InstanceServices
 from stellwerk.actors.instances import Instances
 from stellwerk.actors.leases import LeaseBook, WorkerLink
 from stellwerk.actors.mailbox import Reply
+from stellwerk.actors.maintenance import NodeMaintenance
+from stellwerk.actors.operations import NodeOperations
+from stellwerk.actors.reading import NodeReads
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.supervisor import supervise
 from stellwerk.actors.topics import Topics
-from stellwerk.actors.views import EndWaiters, InstanceView, view_of
+from stellwerk.actors.views import EndWaiters
 from stellwerk.core.changes import RowChanges
-from stellwerk.core.commands import (
-    CancelInstance,
-    Command,
-    CompleteUserTask,
-    EndDraining,
-    EndTaskInFailure,
-    FailureKind,
-    ResolveIncident,
-    SetVariables,
-    StartInstance,
-)
+from stellwerk.core.commands import EndDraining, EndTaskInFailure, FailureKind
 from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.instance import InstanceState, InstanceStatus
-from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, NotFound, StellwerkError
-from stellwerk.ids import derived_id
-from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
+from stellwerk.errors import CallerError, Conflict, InvalidInput, StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
-from stellwerk.ports import (
-    Committed,
-    DefinitionRow,
-    InstanceSummary,
-    LeaseAnswerKind,
-    MessageRow,
-    Ports,
-    PublishMessage,
-    ReadyTask,
-    Resumed,
-    ResumeSession,
-)
+from stellwerk.ports import Committed, Ports, ReadyTask, Resumed, ResumeSession
 from stellwerk.wire.messages import Hello, NackCode
 
 __all__ = ["Node", "NodeConfig", "run_node"]
@@ -68,9 +50,12 @@ class NodeConfig:
     """For models that say nothing of their own; None: as fits the dialect."""
     retries_default: int = 3
     lock_expiries_max: int = 10
+    is_offline: bool = False
+    """True: nothing happens because time passes, and no worker is let in. No timer fires, no lock is reclaimed, no
+    message is correlated: to look at a file must not start work in it. What is asked for is done and durable."""
 
 
-class Node:
+class Node(NodeReads, NodeOperations, NodeMaintenance):
     """See `run_node`. All methods may be called from any task of the trio run that the node lives in."""
 
     def __init__(self, ports: Ports, config: NodeConfig, nursery: trio.Nursery) -> None:
@@ -81,13 +66,14 @@ class Node:
         self.leases = LeaseBook()
         self.committer = Committer(ports, config.limits)
         self.definition_cache = Definitions(ports, self.committer, config.limits)
-        self.topics = Topics(DispatcherServices(ports, self.committer, self.leases, self.limits), nursery)
-        self.births = TopicBirths(self.topics)
+        self.live_topics = Topics(DispatcherServices(ports, self.committer, self.leases, self.limits), nursery)
+        self.births = TopicBirths(self.live_topics)
         self.clockwork = Clockwork(self)
         self.draining = False
         self._nursery = nursery
-        self._published_at_ms = 0
         self._waiters = EndWaiters()
+        self._history_pages = HistoryPages(ports.store)
+        self._backups = Backups(ports)
         self._sessions: dict[str, WorkerSession] = {}
         self._instances = Instances(self._instance_services(), nursery)
 
@@ -108,7 +94,9 @@ class Node:
         """Start the services; each is supervised."""
         self._supervise("committer", self.committer.run)
         self._supervise("passivation", self._instances.passivate_idle)
-        self._supervise("topics", self.topics.passivate_idle)
+        if self.config.is_offline:
+            return
+        self._supervise("topics", self.live_topics.passivate_idle)
         self._supervise("locks", self.clockwork.reclaim_locks)
         self._supervise("timers", self.clockwork.fire_timers)
         self._supervise("messages", self.clockwork.correlate_messages)
@@ -120,208 +108,12 @@ class Node:
 
         self._nursery.start_soon(run, name=name)
 
-    # --- definitions and instances ---------------------------------------------------------------------------------
-
-    async def deploy(
-        self,
-        files: Sequence[tuple[str, bytes]],
-        *,
-        failure_policy: FailurePolicy | None = None,
-        adopt_java: bool = False,
-    ) -> Deployment:
-        """Deploy BPMN files (name, content): all of them or none.
-
-        :raises DeployRefused: with every finding in every file.
-        """
-        deployment = await self.definition_cache.deploy(files, failure_policy, adopt_java)
-        ids = [row.definition_id for row in deployment.definitions]
-        self.ports.log.info("deployed", definitions=" ".join(ids), unchanged=" ".join(deployment.unchanged))
-        self.clockwork.match_messages()
-        return deployment
-
-    async def definitions(self) -> Sequence[DefinitionRow]:
-        return await self.ports.store.definitions()
-
-    async def start_instance(
-        self,
-        process_key: str,
-        variables: JsonObject,
-        *,
-        business_key: str | None = None,
-        request_id: str | None = None,
-        start_event_id: str | None = None,
-        version: int | None = None,
-    ) -> str:
-        """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
-        for name, value in (("process", process_key), ("business_key", business_key), ("request_id", request_id)):
-            self._check_text(name, value)
-        deployed = await self.definition_cache.latest(process_key, version)
-        instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
-        command = StartInstance(
-            instance_id,
-            deployed.row.definition_id,
-            self._payload(variables),
-            business_key=business_key,
-            start_event_id=start_event_id,
-        )
-        if request_id is not None and await self.ports.store.instance(instance_id) is not None:
-            return instance_id
-        reply: Reply[LeaseAnswerKind] = Reply()
-        await self._instances.post(instance_id, Envelope(command, reply), fresh=request_id is None)
-        try:
-            await reply.wait()
-        except StellwerkError:
-            # Two requests with one request_id at the same moment: the other one started it.
-            if request_id is None or await self.ports.store.instance(instance_id) is None:
-                raise
-        return instance_id
-
-    async def cancel_instance(self, instance_id: str, reason: str) -> None:
-        canonical(reason, "$.reason")
-        check_length("reason", reason, self.limits.message_bytes_max)
-        await self._ask(instance_id, CancelInstance(reason))
-
-    async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
-        """Set variables of the process's own scope by hand; others keep their values, and existing tasks their payload
-        until an incident of theirs is resolved.
-
-        :raises NotFound: there is no such instance; Conflict: it has ended.
-        """
-        await self._ask(instance_id, SetVariables(self._payload(variables)))
-
-    async def complete_user_task(self, user_task_id: str, variables: JsonObject) -> None:
-        """:raises NotFound: there is no such open user task."""
-        row = await self.ports.store.user_task(user_task_id)
-        if row is None:
-            raise NotFound(f"there is no open user task {user_task_id}")
-        await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
-
-    async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
-        """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
-        if not 1 <= retries <= RETRIES_MAX:
-            raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")
-        row = await self.ports.store.incident(incident_id)
-        if row is None:
-            raise NotFound(f"there is no open incident {incident_id}")
-        await self._ask(str(row["instance_id"]), ResolveIncident(incident_id, retries))
-
-    async def publish_message(
-        self,
-        name: str,
-        key: str,
-        variables: JsonObject,
-        *,
-        ttl_ms: int | None = None,
-        message_id: str | None = None,
-    ) -> str:
-        """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
-
-        The same ``message_id`` again is no second message while the first is kept; it never starts a second instance.
-        ``ttl_ms`` 0 is for who waits already.
-        """
-        for field, value in (("name", name), ("key", key), ("message_id", message_id)):
-            self._check_text(field, value)
-        if ttl_ms is not None and not 0 <= ttl_ms <= _TTL_MS_MAX:
-            raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
-        now_ms = self.ports.clock.wall_ms()
-        payload = dumps(self._payload(variables))
-        # Later than any before, also within a millisecond, and on a clock that is never set back: messages with one
-        # key are correlated in this order (consistency.md 6).
-        self._published_at_ms = max(await self.ports.store.lease_now(), self._published_at_ms + 1)
-        message = MessageRow(
-            message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
-            name=name,
-            key=key,
-            variables=payload,
-            published_at_ms=self._published_at_ms,
-            expires_at_ms=now_ms + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
-        )
-        await self.committer.submit(PublishMessage(message))
-        self.clockwork.match_messages()
-        return message.message_id
-
-    def _check_text(self, name: str, value: str | None) -> None:
-        """What becomes a key in the store.
-
-        :raises InvalidInput: it is too long, or no text that every store can keep.
-        """
-        if value is not None and len(value) > self.limits.id_chars_max:
-            raise InvalidInput(f"at most {self.limits.id_chars_max} characters are allowed @ $.{name}")
-        canonical(value, f"$.{name}")
-
-    def _payload(self, variables: JsonObject) -> JsonObject:
-        """Canonical, and not larger than what can also be delivered."""
-        canonical = canonical_object(variables)
-        size = len(dumps(canonical))
-        if size > self.limits.payload_bytes_max:
-            raise LimitExceeded(f"the variables have {size} bytes, at most {self.limits.payload_bytes_max} are allowed")
-        return canonical
-
-    async def _ask(self, instance_id: str, command: Command) -> None:
-        reply: Reply[LeaseAnswerKind] = Reply()
-        await self.post(instance_id, Envelope(command, reply))
-        await reply.wait()
-
-    # --- reading ---------------------------------------------------------------------------------------------------
-
-    async def instances(
-        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
-    ) -> Sequence[InstanceSummary]:
-        return await self.ports.store.instances(status=status, process_key=process_key, limit=limit, after=after)
-
-    async def view(self, instance_id: str, *, with_history: bool = True) -> InstanceView:
-        """:raises NotFound: there is no such instance."""
-        return await view_of(self.ports.store, instance_id, with_history=with_history)
-
-    async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
-    ) -> Sequence[Mapping[str, object]]:
-        """Open ones, by id; `after` is the last id of the page before. So with `incidents`."""
-        return await self.ports.store.user_tasks(instance_id, limit=limit, after=after)
-
-    async def incidents(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
-    ) -> Sequence[Mapping[str, object]]:
-        return await self.ports.store.incidents(instance_id, limit=limit, after=after)
-
-    async def wait_for_end(
-        self, instance_id: str, *, timeout_seconds: float | None = None, or_incident: bool = False
-    ) -> InstanceSummary:
-        """Wait until the instance ends (or, if asked, an incident is open), and give what stands in the store then.
-
-        When time is up the summary as it is. :raises NotFound: there is no such instance.
-        """
-        deadline = None if timeout_seconds is None else self.ports.clock.monotonic() + timeout_seconds
-        with self._waiters.watching(instance_id) as waiter:
-            while True:
-                summary = await self.ports.store.instance(instance_id)
-                if summary is None:
-                    raise NotFound(f"there is no instance {instance_id}")
-                if summary.status != "RUNNING" or (or_incident and await self.incidents(instance_id, limit=1)):
-                    return summary
-                left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
-                if left <= 0:
-                    return summary
-                with trio.move_on_after(left):
-                    await waiter.wait()
-
-    def statistics(self) -> Mapping[str, object]:
-        """Figures for operators."""
-        return {
-            "instances_live": len(self._instances),
-            "sessions": len(self._sessions),
-            "leases_held": len(self.leases),
-            "locks_reclaimed": self.clockwork.locks_reclaimed,
-            "requests": attrs.asdict(self.session_statistics),
-            "commits": attrs.asdict(self.committer.statistics),
-            "topics_live": len(self.topics),
-            "topics": self.topics.statistics(),
-        }
-
     # --- workers ---------------------------------------------------------------------------------------------------
 
     async def open_session(self, hello: Hello) -> WorkerSession:
         """A worker says hello: its leases of this boot move to the new session or are released."""
+        if self.config.is_offline:
+            raise Conflict("this node is offline: it gives no work to workers")
         self._check_hello(hello)
         self._supersede(hello)
         hello = attrs.evolve(hello, client=shortened(hello.client, self.limits.id_chars_max))
@@ -371,7 +163,7 @@ class Node:
     def session_ended(self, link: WorkerLink) -> None:
         session = self._sessions.pop(link.holder.session_id, None)
         if session is not None:
-            self.topics.forget(link, session.topics)
+            self.live_topics.forget(link, session.topics)
 
     async def drain(self, seconds: float) -> None:
         """Tell the workers to finish and reconnect elsewhere; wait until they hold nothing, at most so long."""
@@ -385,10 +177,10 @@ class Node:
 
     def dispatcher(self, topic: str) -> TopicDispatcher:
         """For a subscription or a held lease: started if there is none."""
-        return self.topics.dispatcher(topic)
+        return self.live_topics.dispatcher(topic)
 
     def wake_dispatchers(self, topics: Iterable[str]) -> None:
-        self.topics.wake(topics)
+        self.live_topics.wake(topics)
 
     def returned(self, task: ExternalTask) -> None:
         """A lease ended and left the task behind: to be handed out again now or later, or ended if it drains."""
@@ -397,7 +189,7 @@ class Node:
         if task.draining:
             self.spawn(self.post, task.instance_id, Envelope(EndDraining(task.task_id), Reply()))
             return
-        dispatcher = self.topics.find(task.topic)
+        dispatcher = self.live_topics.find(task.topic)
         if dispatcher is not None:
             dispatcher.returned(task, task.updated_at_ms)
 
@@ -435,7 +227,7 @@ class Node:
             if task.task_id not in born:
                 rank, size = -task.priority, len(task.variables)
                 hint = ReadyTask(rank, committed.now_ms, task.task_id, task.lock_duration_ms, size)
-                self.topics.task_ready(task.topic, hint)
+                self.live_topics.task_ready(task.topic, hint)
         for requeue in changes.requeued_tasks:
             self.spawn(self._requeued, requeue.task_id)
         for timer in changes.timers_armed:
@@ -466,18 +258,12 @@ class Node:
             held = self.leases.remove(revoked.task_id, revoked.fence)
             if held is not None:
                 held.link.revoked([(revoked.task_id, revoked.fence)], "cancelled")
-                self.topics.wake([revoked.topic])
+                self.live_topics.wake([revoked.topic])
 
     async def _requeued(self, task_id: str) -> None:
         task = await self.ports.store.task(task_id)
         if task is not None and task.state is TaskState.READY:
-            self.topics.task_ready(task.topic, ready_hint(task))
-
-
-_FOREVER = float("inf")
-_TTL_MS_MIN = 1_000
-"""Correlating takes a moment itself: who waits already is reached however short the message is to be kept."""
-_TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
+            self.live_topics.task_ready(task.topic, ready_hint(task))
 
 
 class Superseded(CallerError):

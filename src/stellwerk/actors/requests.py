@@ -323,6 +323,7 @@ class WorkerRequests:
             task=request.task_id,
             fence=request.fence,
             worker=self._session.holder.worker_id,
+            payload_digest=_payload_digest(request),
             reason=error.code,
         )
 
@@ -346,6 +347,15 @@ def _size_of(request: WorkerRequest) -> int:
     """Bytes in memory, about."""
     texts = ("variables", "details", "message", "code")
     return _REQUEST_BYTES + sum(len(getattr(request, name, None) or "") for name in texts)
+
+
+def _payload_digest(request: WorkerRequest) -> str | None:
+    """Tells which result it was without telling what is in it, which has no place in a log."""
+    match request:
+        case Complete(variables=payload) | BpmnErrorReport(variables=payload) | Fail(details=payload):
+            return digest(loads(bytes(payload)))
+        case _:
+            return None
 
 
 def _check_number(name: str, number: int | None, number_max: int) -> None:

@@ -80,11 +80,15 @@ class WorkerSession:
         self.holder = Holder(hello.worker_id, hello.boot_id, hello.session_no, session_id)
         self.closed = False
         self.draining = False
+        self.connected_at_ms = services.ports.clock.wall_ms()
         self._services = services
         self._clock = services.ports.clock
         self._limits = services.limits
         self._requests = WorkerRequests(self, services)
         self._subscriptions: dict[str, Subscription] = {}
+        self._heartbeat_ms = heartbeat_ms(None)
+        self._is_crowded = False
+        """Its topics share what one session may hold: room in one of them can be room for another."""
         self._outbox = Outbox()
         self._deliveries = Deliveries(services.limits.delivery_timeout_ms)
         self._bytes_reserved = 0
@@ -92,7 +96,7 @@ class WorkerSession:
         self._unconfirmed: int | None = None
         """A delivery that was taken back: no more work until the worker shows that it reads again."""
         self._last_heard = self._clock.monotonic()
-        self._report: frozenset[tuple[str, int]] = frozenset((ref.task_id, ref.fence) for ref in hello.holding)
+        self._report = {(ref.task_id, ref.fence) for ref in hello.holding}
         self._reported_at = self._last_heard
         self._over = trio.Event()
         self.pending: Counter[tuple[str, int]] = Counter()
@@ -108,23 +112,22 @@ class WorkerSession:
 
     @property
     def heartbeat_ms(self) -> int:
-        return heartbeat_ms(min((held.lock_duration_ms for held in self._subscriptions.values()), default=None))
+        return self._heartbeat_ms
+
+    def _subscriptions_changed(self) -> None:
+        held = self._subscriptions.values()
+        self._heartbeat_ms = heartbeat_ms(min((one.lock_duration_ms for one in held), default=None))
+        self._is_crowded = sum(one.max_tasks for one in held) > self._limits.worker_max_tasks_max
 
     @property
     def accepts_work(self) -> bool:
-        if self.closed or self.draining or self._silent_for() > _LIVE_HEARTBEATS * self.heartbeat_ms / 1000:
-            return False
-        if self._unconfirmed is not None or self._is_full:
+        if self.closed or self.draining or self._unconfirmed is not None or self._is_full:
             return False
         if self._is_crowded and self._leases_in_all >= self._limits.worker_max_tasks_max:
             return False
-        return not self._deliveries.are_overdue(self._clock.monotonic())
-
-    @property
-    def _is_crowded(self) -> bool:
-        """Its topics share what one session may hold: room in one of them can be room for another."""
-        in_all = sum(subscription.max_tasks for subscription in self._subscriptions.values())
-        return in_all > self._limits.worker_max_tasks_max
+        now = self._clock.monotonic()
+        is_silent = now - self._last_heard > _LIVE_HEARTBEATS * self._heartbeat_ms / 1000
+        return not is_silent and not self._deliveries.are_overdue(now)
 
     @property
     def _leases_in_all(self) -> int:
@@ -312,6 +315,7 @@ class WorkerSession:
         subscription.max_tasks = message.max_tasks
         subscription.lock_duration_ms = message.lock_duration_ms
         subscription.variables = message.variables
+        self._subscriptions_changed()
         if payload_filter is not subscription.filter:
             subscription.filter = payload_filter
             self._services.dispatcher(message.topic).filters_changed()
@@ -322,6 +326,7 @@ class WorkerSession:
         found = self._subscriptions.get(topic)
         if found is not None:
             found.max_tasks = 0
+            self._subscriptions_changed()
 
     def _payload_filter(self, message: Subscribe) -> PayloadFilter | None:
         """The one that the subscription has, if it stays the same: workers subscribe again for every change of room."""
@@ -340,11 +345,16 @@ class WorkerSession:
                 raise LimitExceeded(f"a session has at most {self._limits.session_topics_max} topics")
             found = self._services.dispatcher(topic).add_worker(self)
             self._subscriptions[topic] = found
+            self._subscriptions_changed()
         return found
 
     @property
     def topics(self) -> Sequence[str]:
         return tuple(self._subscriptions)
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        return tuple(self._subscriptions.values())
 
     # --- delivery --------------------------------------------------------------------------------------------------
 
@@ -364,10 +374,10 @@ class WorkerSession:
             self._unconfirmed = None
         for confirmed in self._deliveries.take_confirmed(delivery):
             # Vouched for until the next report comes: it arrived, and reports follow every heartbeat.
-            self._report |= {(held.task_id, held.fence) for held in confirmed.leases}
+            self._report.update((held.task_id, held.fence) for held in confirmed.leases)
 
     def _reconcile(self, leases: Sequence[LeaseRef]) -> None:
-        self._report = frozenset((lease.task_id, lease.fence) for lease in leases)
+        self._report = {(lease.task_id, lease.fence) for lease in leases}
         self._reported_at = self._clock.monotonic()
         unconfirmed = {id(held) for held in self._deliveries.leases()}
         missing = [

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from stellwerk.actors.histories import recorded_steps
 from stellwerk.core.evolve import fold
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.core.facts import InstanceCancelled, InstanceFailed
@@ -17,11 +18,23 @@ from stellwerk.errors import NotFound
 from stellwerk.json_values import JsonObject
 from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
 
-__all__ = ["EndWaiters", "InstanceView", "view_of"]
+__all__ = ["EndWaiters", "InstanceOutcome", "InstanceView", "outcome_of", "tasks_of", "view_of"]
 
 
 _ROWS_MAX = 2**31 - 1
 """All of them: an instance is shown whole."""
+
+
+@attrs.frozen(kw_only=True)
+class InstanceOutcome:
+    """How far an instance has come, in brief."""
+
+    summary: InstanceSummary
+    variables: JsonObject
+    """Of the process scope."""
+    reason: str | None
+    """Why it failed or was cancelled; None when it did not."""
+    incidents: Sequence[Mapping[str, object]]
 
 
 @attrs.frozen(kw_only=True)
@@ -41,36 +54,59 @@ class InstanceView:
     incidents: Sequence[Mapping[str, object]]
     user_tasks: Sequence[Mapping[str, object]]
 
+    @property
+    def current_nodes(self) -> Sequence[str]:
+        """Where tokens stand; each node once."""
+        return tuple(dict.fromkeys(token.node_id for token in self.tokens))
+
+
+async def outcome_of(store: Store, instance_id: str) -> InstanceOutcome:
+    """:raises NotFound: there is no such instance."""
+    summary, stored = await _load(store, instance_id)
+    return InstanceOutcome(
+        summary=summary,
+        variables=state_of(stored).variables,
+        reason=await _reason_of_end(store, instance_id, stored),
+        incidents=await store.incidents(instance_id, limit=_ROWS_MAX),
+    )
+
 
 async def view_of(store: Store, instance_id: str, *, with_history: bool = True) -> InstanceView:
     """:raises NotFound: there is no such instance."""
-    summary = await store.instance(instance_id)
-    stored = await store.load_instance(instance_id)
-    if summary is None or stored is None:
-        raise NotFound(f"there is no instance {instance_id}")
+    summary, stored = await _load(store, instance_id)
     state = state_of(stored)
-    tasks = await store.tasks(instance_id=instance_id, limit=_ROWS_MAX)
-    steps = await store.history(instance_id) if with_history else None
     return InstanceView(
         summary=summary,
         tokens=tuple(state.tokens.values()),
         variables=state.variables,
-        reason=await _reason_of_end(store, instance_id, stored, steps),
-        steps=steps,
-        tasks=tuple([(task, tuple(await store.attempts(task.task_id))) for task in tasks]),
+        reason=await _reason_of_end(store, instance_id, stored),
+        steps=await recorded_steps(store, instance_id) if with_history else None,
+        tasks=await tasks_of(store, instance_id),
         incidents=await store.incidents(instance_id, limit=_ROWS_MAX),
         user_tasks=await store.user_tasks(instance_id, limit=_ROWS_MAX),
     )
 
 
-async def _reason_of_end(
-    store: Store, instance_id: str, stored: StoredInstance, steps: Sequence[HistoryStep] | None
-) -> str | None:
+async def tasks_of(store: Store, instance_id: str) -> tuple[tuple[ExternalTask, tuple[TaskAttempt, ...]], ...]:
+    """Every task of an instance, with the leases that ended without success."""
+    tasks = await store.tasks(instance_id=instance_id, limit=_ROWS_MAX)
+    return tuple([(task, tuple(await store.attempts(task.task_id))) for task in tasks])
+
+
+async def _load(store: Store, instance_id: str) -> tuple[InstanceSummary, StoredInstance]:
+    summary = await store.instance(instance_id)
+    stored = await store.load_instance(instance_id)
+    if summary is None or stored is None:
+        raise NotFound(f"there is no instance {instance_id}")
+    return summary, stored
+
+
+async def _reason_of_end(store: Store, instance_id: str, stored: StoredInstance) -> str | None:
     if stored.status not in (InstanceStatus.FAILED.value, InstanceStatus.CANCELLED.value):
         return None
-    # The last step, unless a snapshot was made at that very step.
-    last = (stored.steps or steps or await store.history(instance_id))[-1]
-    for fact in reversed(last.facts):
+    # No step is left to fold if a snapshot was made at that very last one.
+    steps = stored.steps or await store.history(instance_id, after=stored.version - 1)
+    for fact in reversed([fact for step in steps[-1:] for fact in step.facts]):
         match fact:
             case InstanceFailed(code, message):
                 return f"{code}: {message}"

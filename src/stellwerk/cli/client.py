@@ -1,18 +1,32 @@
-"""The command line's client of the HTTP API (docs/http-api)."""
+"""The command line's client of the HTTP API (docs/http-api), over the network or within this process (`offline`)."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from stellwerk.cli.mistakes import CommandFailed, EngineUnreachable, Mistake
 
-__all__ = ["EngineClient", "Refused", "segment"]
+__all__ = ["API", "Client", "EngineClient", "Refused", "Sink", "segment"]
+
+T = TypeVar("T")
+
+API: Final = "/api/v1"
+
+Sink: TypeAlias = Callable[[bytes, int | None], None]
+"""Takes the next piece of a download, and how many bytes the whole has where that is known."""
 
 _ANSWER_SECONDS_MAX = 30.0
+_DOWNLOAD_SECONDS_MAX = 3_600.0
+"""Until the first byte: a large database is copied before any of it is sent."""
+_PIECE_BYTES = 1024 * 1024
+_PAGE_ROWS = 1000
+"""The most that the API gives at once."""
 _CONTEXT_CHARS = 30
 _BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
 """In the words of the worker SDK, which also takes ws and wss."""
@@ -34,8 +48,94 @@ def segment(text: str) -> str:
     return quote(_checked(text), safe="")
 
 
-class EngineClient:
-    """One request at a time, each on a connection of its own."""
+class Client(ABC):
+    """Asks an engine. A context manager: what it holds open is closed with it."""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open between requests
+        pass
+
+    def get(self, path: str, query: Mapping[str, object] | None = None, *, seconds_max: float = 0.0) -> dict[str, Any]:
+        """`seconds_max`: how long the engine may think, beyond the usual.
+
+        :raises Refused: for 4xx; EngineUnreachable: when there is no answer; CommandFailed: for other answers.
+        """
+        return self._request("GET", _target(path, query), None, seconds_max)
+
+    def post(self, path: str, body: Mapping[str, object], *, seconds_max: float = 0.0) -> dict[str, Any]:
+        """Like `get`; what is None in the body is left out."""
+        given = {name: value for name, value in body.items() if value is not None}
+        content = _checked(json.dumps(given, ensure_ascii=False)).encode()
+        return self._request("POST", _target(path, None), content, seconds_max)
+
+    def pages(
+        self, path: str, plural: str, query: Mapping[str, object], cursor: str
+    ) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Everything in a list, page after page.
+
+        :param cursor: the field of a row after which the next page begins.
+        """
+        after: object = None
+        while True:
+            answer = self.get(path, {**query, "limit": _PAGE_ROWS, "after": after})
+            rows: Sequence[Mapping[str, Any]] = answer[plural]
+            yield rows
+            if not answer["more"]:
+                return
+            after = rows[-1][cursor]
+
+    def download(self, path: str, sink: Sink) -> None:
+        """Hand what is there to `sink`, piece by piece.
+
+        :raises Refused: and the others of `get`; whatever `sink` raises.
+        """
+        status, body = self._exchange("GET", _target(path, None), None, _DOWNLOAD_SECONDS_MAX, sink)
+        if status >= HTTPStatus.BAD_REQUEST:
+            self._answer(status, body)
+
+    def _request(self, method: str, target: str, body: bytes | None, seconds_max: float) -> dict[str, Any]:
+        return self._answer(*self._exchange(method, target, body, _ANSWER_SECONDS_MAX + seconds_max, None))
+
+    @abstractmethod
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, seconds_max: float, sink: Sink | None
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer; with a `sink`, a good answer's body goes there."""
+
+    @abstractmethod
+    def _no_engine(self, status: int) -> CommandFailed:
+        """For an answer that no engine gives."""
+
+    @abstractmethod
+    def _unavailable(self, message: str) -> CommandFailed:
+        """For 503."""
+
+    @abstractmethod
+    def _broken(self, message: str) -> CommandFailed:
+        """For the other 5xx."""
+
+    def _answer(self, status: int, body: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._no_engine(status)
+        if status < HTTPStatus.BAD_REQUEST:
+            return answer
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise Refused(status, answer)
+        message = str(answer.get("message", f"status {status}"))
+        raise self._unavailable(message) if status == HTTPStatus.SERVICE_UNAVAILABLE else self._broken(message)
+
+
+class EngineClient(Client):
+    """An engine at a URL. One request at a time, each on a connection of its own."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -48,56 +148,64 @@ class EngineClient:
         self._url = url
         self._is_secure = parts.scheme == "https"
         self._host = parts.hostname
-        self._base = parts.path.rstrip("/") + "/api/v1"
+        self._base = parts.path.rstrip("/")
 
-    def get(self, path: str, query: Mapping[str, object] | None = None, *, seconds_max: float = 0.0) -> dict[str, Any]:
-        """`seconds_max`: how long the engine may think, beyond the usual."""
-        given = {name: _query_text(value) for name, value in (query or {}).items() if value is not None}
-        return self._request("GET", path + (f"?{urlencode(given)}" if given else ""), None, seconds_max)
-
-    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        given = {name: value for name, value in body.items() if value is not None}
-        return self._request("POST", path, _checked(json.dumps(given, ensure_ascii=False)).encode(), 0.0)
-
-    def _request(self, method: str, path: str, body: bytes | None, seconds_max: float) -> dict[str, Any]:
-        """
-        :raises Refused: for 4xx; EngineUnreachable: when there is no answer; CommandFailed: for other answers;
-            Mistake: when the URL is none.
-        """
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, seconds_max: float, sink: Sink | None
+    ) -> tuple[int, bytes]:
         headers = {} if body is None else {"Content-Type": "application/json"}
-        connection = self._connection(_ANSWER_SECONDS_MAX + seconds_max)
+        connection = self._connection(seconds_max)
+
+        def ask() -> http.client.HTTPResponse:
+            connection.request(method, self._base + target, body, headers)
+            return connection.getresponse()
+
         try:
-            connection.request(method, self._base + path, body, headers)
-            response = connection.getresponse()
-            return self._answer(response.status, response.read())
+            response = self._attempt(ask)
+            if sink is None or response.status >= HTTPStatus.BAD_REQUEST:
+                return response.status, self._attempt(response.read)
+            self._hand_on(response, sink)
+            return response.status, b""
+        finally:
+            connection.close()
+
+    def _hand_on(self, response: http.client.HTTPResponse, sink: Sink) -> None:
+        length = response.length
+        received = 0
+        while piece := self._attempt(lambda: response.read(_PIECE_BYTES)):
+            received += len(piece)
+            sink(piece, length)
+        if length is not None and received != length:
+            raise EngineUnreachable(f"the engine at {self._url} has gone after {received} of {length} bytes")
+
+    def _attempt(self, action: Callable[[], T]) -> T:
+        """:raises EngineUnreachable: when there is no answer; Mistake: when the URL is none."""
+        try:
+            return action()
         except (UnicodeError, http.client.InvalidURL):
             # A name or path with characters that URLs do not have.
             raise Mistake(_BAD_URL.format(self._url)) from None
         except (OSError, http.client.HTTPException) as error:
             way_out = "start one with `stellwerk serve`, or name another with --url"
             raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {way_out}") from None
-        finally:
-            connection.close()
 
     def _connection(self, seconds_max: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         return kind(self._host, self._port, timeout=seconds_max)
 
-    def _answer(self, status: int, body: bytes) -> dict[str, Any]:
-        try:
-            answer = json.loads(body)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise EngineUnreachable(f"what answers at {self._url} is no stellwerk engine (status {status})")
-        if status < http.HTTPStatus.BAD_REQUEST:
-            return answer
-        if status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise Refused(status, answer)
-        message = answer.get("message", f"status {status}")
-        if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-            raise EngineUnreachable(f"the engine at {self._url} cannot answer now: {message}")
-        raise CommandFailed(f"the engine at {self._url} failed: {message}")
+    def _no_engine(self, status: int) -> CommandFailed:
+        return EngineUnreachable(f"what answers at {self._url} is no stellwerk engine (status {status})")
+
+    def _unavailable(self, message: str) -> CommandFailed:
+        return EngineUnreachable(f"the engine at {self._url} cannot answer now: {message}")
+
+    def _broken(self, message: str) -> CommandFailed:
+        return CommandFailed(f"the engine at {self._url} failed: {message}")
+
+
+def _target(path: str, query: Mapping[str, object] | None) -> str:
+    given = {name: _query_text(value) for name, value in (query or {}).items() if value is not None}
+    return API + path + (f"?{urlencode(given)}" if given else "")
 
 
 def _query_text(value: object) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stellwerk.cli.client import EngineClient, Refused
+from stellwerk.cli.client import Refused
+from stellwerk.cli.connection import HERE, Engine
+from stellwerk.cli.findings import finding_line
 from stellwerk.cli.mistakes import Mistake
-from stellwerk.cli.options import URL_DEFAULT, AsJson, Url, read_file
+from stellwerk.cli.options import AdoptJava, AsJson, read_file
 from stellwerk.cli.output import print_json, print_table, say, short_instant, warn
+from stellwerk.cli.progress import progress
 
 __all__ = ["definitions", "deploy"]
 
@@ -26,14 +28,8 @@ def deploy(
     failure_policy: Annotated[
         Literal["incident", "compensate"] | None, Parameter(help="What follows when a task fails for good.")
     ] = None,
-    adopt_java: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            help="Offer workers what a Java engine does itself: classes, beans, scripts, decisions.",
-        ),
-    ] = False,
-    url: Url = URL_DEFAULT,
+    adopt_java: AdoptJava = False,
+    engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
     """Deploy BPMN files. What is wrong in them is printed as FILE:LINE:COLUMN: WHAT, everything at once.
@@ -45,29 +41,38 @@ def deploy(
     """
     if not files:
         raise Mistake("which file? As in: stellwerk deploy order.bpmn")
-    body = {
-        "files": [_uploaded(file) for file in files],
-        "failure_policy": failure_policy,
-        "adopt_java": adopt_java,
-    }
-    try:
-        answer = EngineClient(url).post("/definitions", body)
-    except Refused as refused:
-        raise _with_findings(refused) from None
+    body = {"failure_policy": failure_policy, "adopt_java": adopt_java}
+    with engine.open() as client, progress("Deploying") as report:
+        uploaded = []
+        for file in files:
+            uploaded.append(_uploaded(file))
+            report(len(uploaded), len(files))
+        try:
+            answer = client.post("/process-definitions", {"files": uploaded, **body})
+        except Refused as refused:
+            raise _with_findings(refused) from None
     for finding in answer["warnings"]:
-        warn(_finding_line(finding))
-    if json:
-        print_json(answer)
-        return 0
-    for definition in answer["definitions"]:
-        state = "unchanged" if definition["key"] in answer["unchanged"] else "deployed"
-        say(f"{state} {definition['key']} version {definition['version']}")
+        warn(finding_line(finding))
+    print_json(answer) if json else _say_deployed(answer)
     return 0
 
 
-def definitions(*, url: Url = URL_DEFAULT, json: AsJson = False) -> int:
-    """List the deployed processes, every version."""
-    rows = EngineClient(url).get("/definitions")["definitions"]
+def _say_deployed(answer: dict[str, Any]) -> None:
+    for definition in answer["definitions"]:
+        state = "unchanged" if definition["key"] in answer["unchanged"] else "deployed"
+        say(f"{state} {definition['key']} version {definition['version']}")
+
+
+def definitions(*, engine: Engine = HERE, json: AsJson = False) -> int:
+    """List the deployed processes, every version.
+
+    For example:
+
+        stellwerk definitions
+        stellwerk definitions --db orders.db --json
+    """
+    with engine.open() as client:
+        rows = client.get("/process-definitions")["definitions"]
     if json:
         print_json(rows)
         return 0
@@ -86,10 +91,4 @@ def _with_findings(refused: Refused) -> Mistake:
     findings = refused.answer.get("findings")
     if not isinstance(findings, list) or not findings:
         return Mistake(f"{refused}; nothing was deployed")
-    return Mistake("\n".join([*(_finding_line(finding) for finding in findings), "nothing was deployed"]))
-
-
-def _finding_line(finding: Mapping[str, Any]) -> str:
-    name = f'{finding["element"]} "{finding["element_id"]}"' if finding["element_id"] else finding["element"]
-    severity = "" if finding["severity"] == "error" else f"{finding['severity']}: "
-    return f"{finding['file']}:{finding['line']}:{finding['column']}: {severity}{name}: {finding['what']}"
+    return Mistake("\n".join([*(finding_line(finding) for finding in findings), "nothing was deployed"]))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import attrs
 from cyclopts import Parameter
 
-from stellwerk.cli.client import EngineClient
+from stellwerk.cli.client import Client
 from stellwerk.cli.mistakes import Mistake
 
 __all__ = ["INCIDENTS", "INSTANCES", "USER_TASKS", "InstanceId", "Listing", "find_id", "find_row"]
@@ -29,7 +29,7 @@ class Listing:
     id_field: str
     is_by_id: bool = True
 
-    def beginning_with(self, client: EngineClient, text: str) -> list[Mapping[str, Any]]:
+    def beginning_with(self, client: Client, text: str) -> list[Mapping[str, Any]]:
         """The things whose ids go on after `text`; a few of them, where they are many."""
         # In a list by id they are next to each other.
         query = {"after": text, "limit": _SIBLINGS_MAX} if self.is_by_id else {"limit": _NEWEST_MAX}
@@ -41,13 +41,13 @@ _SIBLINGS_MAX: Final = 20
 """More than there are hexadecimal digits: what differs from an id in the last one only is among them."""
 _NEWEST_MAX: Final = 1000
 
-INSTANCES = Listing("/instances", "instances", "instance_id", is_by_id=False)
+INSTANCES = Listing("/process-instances", "instances", "instance_id", is_by_id=False)
 """Beginnings are sought among the newest of them."""
 INCIDENTS = Listing("/incidents", "incidents", "incident_id")
 USER_TASKS = Listing("/user-tasks", "user_tasks", "user_task_id")
 
 
-def find_id(client: EngineClient, given: str, listing: Listing) -> str:
+def find_id(client: Client, given: str, listing: Listing) -> str:
     """The whole id. What is no known beginning stays as it is: the engine has a word for it.
 
     :raises Mistake: when several ids begin like that.
@@ -61,7 +61,7 @@ def find_id(client: EngineClient, given: str, listing: Listing) -> str:
     return fitting[0] if fitting else given
 
 
-def find_row(client: EngineClient, given: str, listing: Listing) -> Mapping[str, object]:
+def find_row(client: Client, given: str, listing: Listing) -> Mapping[str, object]:
     """The thing itself.
 
     :raises Mistake: when there is none, or several begin like that.

@@ -1,18 +1,20 @@
-"""``stellwerk start``, ``instances`` and ``cancel``."""
+"""``stellwerk start``, ``instances``, ``set-variables`` and ``cancel``."""
 
 from __future__ import annotations
 
 import difflib
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stellwerk.cli.client import EngineClient, Refused, segment
+from stellwerk.cli.client import Client, Refused, segment
+from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
 from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
-from stellwerk.cli.options import URL_DEFAULT, After, AsJson, Url, Variables, check_seconds, read_object
+from stellwerk.cli.options import After, AsJson, Variables, check_seconds, flag, read_object
 from stellwerk.cli.output import (
     incident_lines,
     print_json,
@@ -22,8 +24,9 @@ from stellwerk.cli.output import (
     warn,
     warn_of_more,
 )
+from stellwerk.cli.times import instant
 
-__all__ = ["cancel", "instances", "start"]
+__all__ = ["cancel", "instances", "set_variables", "start"]
 
 _WAIT_MS_MAX = 20_000
 """One request waits so long at most; then it is asked again."""
@@ -41,9 +44,9 @@ def start(
     request_id: Annotated[str | None, Parameter(help="The same one again starts no second instance.")] = None,
     start_event: Annotated[str | None, Parameter(help="Id of the start event, where there are several.")] = None,
     version: Annotated[int | None, Parameter(help="Version of the process; the newest without it.")] = None,
-    wait: Annotated[bool, Parameter(negative=(), help="Wait until it has ended or has an incident.")] = False,
+    wait: Annotated[bool, flag(help="Wait until it has ended or has an incident.")] = False,
     timeout: Annotated[float | None, Parameter(help="With --wait: at most so many seconds.")] = None,
-    url: Url = URL_DEFAULT,
+    engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
     """Start an instance of a process and print its id.
@@ -56,33 +59,36 @@ def start(
         stellwerk start order --variables @order.json --business-key A-17 --wait --timeout 60
     """
     check_seconds("--timeout", timeout)
-    client = EngineClient(url)
     body = {
-        "process": process,
+        "process_def_id": process if version is None else f"{process}:{version}",
         "variables": read_object(variables),
         "business_key": business_key,
         "request_id": request_id,
         "start_event_id": start_event,
-        "version": version,
     }
-    try:
-        instance_id = str(client.post("/instances", body)["instance_id"])
-    except Refused as refused:
-        if refused.status != HTTPStatus.NOT_FOUND:
-            raise
-        raise _with_known_processes(client, refused, process) from None
-    if not wait:
-        print_json({"instance_id": instance_id}) if json else say(instance_id)
-        return 0
-    if not json:
-        say(instance_id)
-    view = _wait_for_end(client, instance_id, timeout)
+    with engine.open() as client:
+        instance_id = _started(client, body, process)
+        if not wait:
+            print_json({"instance_id": instance_id}) if json else say(instance_id)
+            return 0
+        if not json:
+            say(instance_id)
+        view = _wait_for_end(client, instance_id, timeout)
     print_json(_outcome(view)) if json else _say_outcome(view)
     return 0 if view["status"] == "COMPLETED" else ENDED_BADLY
 
 
-def _with_known_processes(client: EngineClient, refused: Refused, process: str) -> Mistake:
-    definitions = client.get("/definitions")["definitions"]
+def _started(client: Client, body: Mapping[str, object], process: str) -> str:
+    try:
+        return str(client.post("/process-instances", body)["instance_id"])
+    except Refused as refused:
+        if refused.status != HTTPStatus.NOT_FOUND:
+            raise
+        raise _with_known_processes(client, refused, process) from None
+
+
+def _with_known_processes(client: Client, refused: Refused, process: str) -> Mistake:
+    definitions = client.get("/process-definitions")["definitions"]
     versions = [str(row["version"]) for row in definitions if row["key"] == process]
     if versions:
         return Mistake(f"{refused}; its versions: {', '.join(versions)}")
@@ -94,15 +100,15 @@ def _with_known_processes(client: EngineClient, refused: Refused, process: str) 
     return Mistake(f"{refused}; deployed: {', '.join(known)}{more}")
 
 
-def _wait_for_end(client: EngineClient, instance_id: str, seconds_max: float | None) -> dict[str, Any]:
+def _wait_for_end(client: Client, instance_id: str, seconds_max: float | None) -> dict[str, Any]:
     """The instance as it is when it has ended, has an incident, or the time is up."""
-    path = f"/instances/{segment(instance_id)}"
+    path = f"/process-instances/{segment(instance_id)}"
     deadline = float("inf") if seconds_max is None else time.monotonic() + seconds_max
     while True:
         timeout_ms = int(min(max(0.0, deadline - time.monotonic()) * 1000, _WAIT_MS_MAX))
         query = {"timeout_ms": timeout_ms, "or_incident": True}
         client.get(path + "/wait", query, seconds_max=timeout_ms / 1000)
-        view = client.get(path, {"history": False})
+        view = client.get(path)
         if view["status"] != "RUNNING" or view["incidents"] or time.monotonic() >= deadline:
             return view
         # An engine that drains answers at once; do not run in circles until it is gone.
@@ -135,29 +141,61 @@ def _compact(value: object) -> str:
 def instances(
     *,
     process: Annotated[str | None, Parameter(help="Only instances of this process.")] = None,
+    version: Annotated[int | None, Parameter(help="With --process: only of this version of it.")] = None,
     status: Annotated[
         Literal["running", "completed", "failed", "cancelled"] | None, Parameter(help="Only these.")
     ] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    business_key: Annotated[str | None, Parameter(help="Only those with this business key.")] = None,
+    incident: Annotated[
+        bool | None,
+        Parameter(negative="--no-incident", help="Only those with an open incident, or only those without."),
+    ] = None,
+    since: Annotated[
+        str | None, Parameter(help="Started then or later: 2026-01-31T12:00:00Z, 2026-01-31, or so long ago: 2h, 3d.")
+    ] = None,
+    before: Annotated[str | None, Parameter(help="Started earlier than then, in the same forms.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many, up to 1000.")] = 50,
     after: After = None,
-    url: Url = URL_DEFAULT,
+    engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
     """List instances, the newest first.
 
     For example:
 
-        stellwerk instances --status running
-        stellwerk instances --process order --limit 10 --json
+        stellwerk instances --status running --incident
+        stellwerk instances --process order --version 3 --since 2h
+        stellwerk instances --business-key A-17 --json
+        stellwerk instances --before 2026-01-31 --limit 10 --db orders.db
     """
-    query = {"process": process, "status": None if status is None else status.upper(), "limit": limit}
-    answer = EngineClient(url).get("/instances", {**query, "after": after})
+    query = {
+        "status": None if status is None else status.upper(),
+        **_of_definition(process, version),
+        "business_key": business_key,
+        "with_incident": incident,
+        "started_from": instant("--since", since),
+        "started_before": instant("--before", before),
+        "limit": limit,
+        "after": after,
+    }
+    with engine.open() as client:
+        answer = client.get("/process-instances", query)
     page = answer["instances"]
     if answer["more"]:
         warn_of_more(page[-1]["instance_id"])
-    if json:
-        print_json(page)
-        return 0
+    print_json(page) if json else _print_instances(page)
+    return 0
+
+
+def _of_definition(process: str | None, version: int | None) -> dict[str, str | None]:
+    if version is None:
+        return {"process": process}
+    if process is None:
+        raise Mistake("--version: of which process? Give --process too")
+    return {"definition_id": f"{process}:{version}"}
+
+
+def _print_instances(page: list[dict[str, Any]]) -> None:
     rows = [
         (
             row["instance_id"],
@@ -170,24 +208,49 @@ def instances(
     ]
     columns = ("instance", "definition", "business key", "status", "started (UTC)")
     print_table("Instances", columns, rows, whole=("instance", "status"))
+
+
+def set_variables(instance: InstanceId, /, *, variables: Variables, engine: Engine = HERE) -> int:
+    """Set variables of a running instance's process. The others keep their values.
+
+    For example:
+
+        stellwerk set-variables 0199f2a4-... --variables '{"amount": 12.5}'
+    """
+    given = read_object(variables)
+    with engine.open() as client:
+        instance_id = find_id(client, instance, INSTANCES)
+        client.post(f"/process-instances/{segment(instance_id)}/variables", {"variables": given})
+    say(f"set {', '.join(sorted(given)) or 'nothing'} in {instance_id}")
     return 0
 
 
 def cancel(
-    instance: InstanceId,
-    /,
-    *,
+    *ids: Annotated[str, Parameter(name="INSTANCE", help="Ids of instances, or their unique beginnings.")],
     reason: Annotated[str, Parameter(help="Goes into the history.")] = "cancelled by an operator",
-    url: Url = URL_DEFAULT,
+    engine: Engine = HERE,
 ) -> int:
-    """Cancel an instance: its tasks are taken from the workers, nothing is compensated.
+    """Cancel instances: their tasks are taken from the workers, nothing is compensated.
+
+    One that cannot be cancelled keeps nobody from cancelling the others; exit code 2 in the end.
 
     For example:
 
         stellwerk cancel 0199f2a4-... --reason "ordered twice"
+        stellwerk cancel 0199f2a4-... 0199f2a5-...
     """
-    client = EngineClient(url)
-    instance_id = find_id(client, instance, INSTANCES)
-    client.post(f"/instances/{segment(instance_id)}/cancel", {"reason": reason})
-    say(f"cancelled {instance_id}")
+    if not ids:
+        raise Mistake("which instance? As in: stellwerk cancel 0199f2a4-...")
+    mistakes: list[str] = []
+    with engine.open() as client:
+        for given in ids:
+            try:
+                instance_id = find_id(client, given, INSTANCES)
+                client.post(f"/process-instances/{segment(instance_id)}/cancel", {"reason": reason})
+            except Mistake as mistake:
+                mistakes.append(str(mistake))
+            else:
+                say(f"cancelled {instance_id}")
+    if mistakes:
+        raise Mistake("\n".join(mistakes))
     return 0

@@ -14,14 +14,20 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from stellwerk.cli.check import check
 from stellwerk.cli.deploy import definitions, deploy
-from stellwerk.cli.instances import cancel, instances, start
+from stellwerk.cli.incidents import incidents, resolve, retry
+from stellwerk.cli.instances import cancel, instances, set_variables, start
+from stellwerk.cli.maintenance import backup, prune
 from stellwerk.cli.mistakes import CommandFailed, Mistake, traceback_if_wanted, unexpected
-from stellwerk.cli.operate import complete, incidents, message, resolve, set_variables, user_tasks
+from stellwerk.cli.options import flag
 from stellwerk.cli.output import warn
+from stellwerk.cli.past import replay, trace
+from stellwerk.cli.people import complete, message, user_tasks
 from stellwerk.cli.serve import serve
 from stellwerk.cli.show import show
 from stellwerk.cli.streams import OutputFailed, ReaderGone, guarded_output, occupy_closed_descriptors
+from stellwerk.cli.tasks import tasks, topics, workers
 from stellwerk.cli.worker import worker
 
 __all__ = ["main", "run"]
@@ -35,35 +41,49 @@ See it at work: stellwerk demo
 
 Or step by step, in three terminals:
 
+    stellwerk check order.bpmn      # what of it can run; needs no engine
     stellwerk serve                 # an engine; its data are in stellwerk.db
     stellwerk worker shop.workers   # the Worker of shop/workers.py
     stellwerk deploy order.bpmn
     stellwerk start order --variables '{"amount": 12.5}' --wait
-    stellwerk show INSTANCE
+    stellwerk show INSTANCE         # where it stands; its past: trace, replay
+
+Commands ask the engine at --url (or STELLWERK_URL; http://127.0.0.1:10560 without), or with --db FILE a database
+file that no engine has open. Nothing begins to work in such a file: it is read, or changed as you say.
 
 Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use or
-another obstacle, 3 no engine reachable. The engine's URL: --url, or STELLWERK_URL.
+another obstacle, 3 no engine reachable.
 """
 
 _RUNNING = Group("Run", sort_key=1)
 _PROCESSES = Group("Processes", sort_key=2)
-_OPERATING = Group("Operate", sort_key=3)
+_LOOKING = Group("Look", sort_key=3)
+_OPERATING = Group("Operate", sort_key=4)
 
 _COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
     ("serve", serve, _RUNNING),
     ("worker", worker, _RUNNING),
+    ("check", check, _PROCESSES),
     ("deploy", deploy, _PROCESSES),
     ("definitions", definitions, _PROCESSES),
     ("start", start, _PROCESSES),
-    ("show", show, _PROCESSES),
-    ("instances", instances, _PROCESSES),
+    ("instances", instances, _LOOKING),
+    ("show", show, _LOOKING),
+    ("trace", trace, _LOOKING),
+    ("replay", replay, _LOOKING),
+    ("tasks", tasks, _LOOKING),
+    ("user-tasks", user_tasks, _LOOKING),
+    ("incidents", incidents, _LOOKING),
+    ("topics", topics, _LOOKING),
+    ("workers", workers, _LOOKING),
     ("message", message, _OPERATING),
-    ("user-tasks", user_tasks, _OPERATING),
     ("complete", complete, _OPERATING),
-    ("incidents", incidents, _OPERATING),
     ("resolve", resolve, _OPERATING),
+    ("retry", retry, _OPERATING),
     ("set-variables", set_variables, _OPERATING),
     ("cancel", cancel, _OPERATING),
+    ("prune", prune, _OPERATING),
+    ("backup", backup, _OPERATING),
 )
 
 
@@ -72,7 +92,7 @@ def _demo(
     orders: Annotated[int, Parameter(help="How many orders.")] = 200,
     workers: Annotated[int, Parameter(help="How many worker processes.")] = 4,
     seed: Annotated[int, Parameter(help="Which orders fail, and how.")] = 1,
-    keep: Annotated[bool, Parameter(negative=(), help="Keep database, logs and ledgers.")] = False,
+    keep: Annotated[bool, flag(help="Keep database, logs and ledgers.")] = False,
 ) -> int:
     """An order saga with real processes: a worker and the engine are killed on the way, and nothing is lost.
 
@@ -88,7 +108,7 @@ def _demo(
 def _make_app() -> App:
     app = App(
         name="stellwerk",
-        help=_HELP,
+        help=_flowing(_HELP.rstrip()),
         help_format="plaintext",
         version=version("stellwerk"),
         result_action="return_value",

@@ -11,20 +11,42 @@ from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import Mistake
 
-__all__ = ["URL_DEFAULT", "After", "AsJson", "Limit", "Url", "Variables", "check_seconds", "read_file", "read_object"]
-
-URL_DEFAULT = "http://127.0.0.1:10560"
-
-Url: TypeAlias = Annotated[str, Parameter(name="--url", env_var="STELLWERK_URL", help="Where the engine is.")]
-AsJson: TypeAlias = Annotated[
-    bool, Parameter(name="--json", negative=(), help="Print JSON for programs instead of text for people.")
+__all__ = [
+    "AdoptJava",
+    "After",
+    "AsJson",
+    "Limit",
+    "OfInstance",
+    "Variables",
+    "check_seconds",
+    "flag",
+    "read_file",
+    "read_object",
 ]
+
+
+def flag(*, help: str, name: str | None = None) -> Parameter:  # noqa: A002 - as cyclopts has it
+    """An option without a value, and without an opposite."""
+    return Parameter(name=name, help=help, negative=(), show_default=False)
+
+
+AdoptJava: TypeAlias = Annotated[
+    bool,
+    flag(
+        name="--adopt-java",
+        help="Offer workers what a Java engine does itself: classes, beans, scripts, decisions.",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, flag(name="--json", help="Print JSON for programs instead of text for people.")]
 Variables: TypeAlias = Annotated[
     str, Parameter(name="--variables", help="A JSON object, or @FILE to read it from a file (@- for standard input).")
 ]
-Limit: TypeAlias = Annotated[int, Parameter(name="--limit", help="At most so many.")]
+Limit: TypeAlias = Annotated[int, Parameter(name="--limit", help="At most so many, up to 1000.")]
 After: TypeAlias = Annotated[
     str | None, Parameter(name="--after", help="Only what comes after it: the last id of the list before.")
+]
+OfInstance: TypeAlias = Annotated[
+    str | None, Parameter(name="--instance", help="Only those of this instance: its id, or the id's unique beginning.")
 ]
 
 _VARIABLES_BYTES_MAX = 16 * 1024 * 1024

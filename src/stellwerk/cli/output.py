@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "console",
+    "counted",
     "incident_lines",
     "print_json",
     "print_table",
+    "print_variables",
     "say",
     "short_instant",
+    "span",
     "user_task_lines",
     "warn",
     "warn_of_more",
@@ -41,6 +44,11 @@ def warn(line: str) -> None:
 
 def warn_of_more(last_id: str) -> None:
     warn(f"there are more; see them with --after {last_id}")
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def print_json(value: object) -> None:
@@ -82,6 +90,13 @@ def print_table(
         say("")
 
 
+def print_variables(variables: Mapping[str, Any], title: str = "Variables") -> None:
+    from stellwerk.json_values import dumps
+
+    rows = [(name, dumps(value).decode()) for name, value in sorted(variables.items())]
+    print_table(title, ("name", "value"), rows)
+
+
 def incident_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> list[str]:
     """An open incident, and the way out."""
     since = f", since {short_instant(row['opened_at'])} UTC"
@@ -113,3 +128,9 @@ def user_task_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> l
 def short_instant(instant: str | None) -> str:
     """``2026-01-01T10:20:30.123Z`` → ``2026-01-01 10:20:30.123``."""
     return "" if instant is None else instant.rstrip("Z").replace("T", " ")
+
+
+def span(since: str, until: str | None) -> tuple[str, str]:
+    """From when to when, without the date of the end where it is the same."""
+    start, end = short_instant(since), short_instant(until)
+    return start, end.removeprefix(start[: len("2026-01-01 ")])

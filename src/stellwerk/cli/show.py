@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from stellwerk.cli.client import EngineClient, segment
+from stellwerk.cli.client import Client, segment
+from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
-from stellwerk.cli.options import URL_DEFAULT, AsJson, Url
+from stellwerk.cli.options import AsJson, flag
 from stellwerk.cli.output import (
     incident_lines,
     print_json,
     print_table,
+    print_variables,
     say,
     short_instant,
+    span,
     user_task_lines,
 )
 
@@ -29,26 +30,31 @@ def show(
     instance: InstanceId,
     /,
     *,
-    history: Annotated[bool, Parameter(negative=(), help="Also every step and every failure.")] = False,
-    url: Url = URL_DEFAULT,
+    history: Annotated[bool, flag(help="Also every step and every failure.")] = False,
+    engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
     """Show an instance: its tokens, variables, and the life of each of its tasks.
+
+    How it came there: stellwerk trace. What it was like earlier: stellwerk replay.
 
     For example:
 
         stellwerk show 0199f2a4-...
         stellwerk show 0199f2a4-... --history
-        stellwerk show 0199f2a4-... --json
+        stellwerk show 0199f2a4-... --json --db orders.db
     """
-    client = EngineClient(url)
-    view = client.get(f"/instances/{segment(find_id(client, instance, INSTANCES))}", {"history": history})
+    with engine.open() as client:
+        path = f"/process-instances/{segment(find_id(client, instance, INSTANCES))}"
+        view = client.get(path)
+        if history:
+            view["history"] = list(_history(client, path))
     if json:
         print_json(view)
         return 0
     _say_summary(view)
     _print_tokens(view)
-    _print_variables(view)
+    print_variables(view["variables"])
     for task in view["tasks"]:
         _print_task(task)
     _say_failures(view, every=history)
@@ -56,6 +62,11 @@ def show(
     if history:
         _print_history(view)
     return 0
+
+
+def _history(client: Client, path: str) -> Iterator[Mapping[str, Any]]:
+    for page in client.pages(f"{path}/history", "history", {}, "sequence"):
+        yield from page
 
 
 def _say_summary(view: Mapping[str, Any]) -> None:
@@ -77,13 +88,6 @@ def _print_tokens(view: Mapping[str, Any]) -> None:
     print_table("Tokens", ("at", "token", "state"), rows)
 
 
-def _print_variables(view: Mapping[str, Any]) -> None:
-    from stellwerk.json_values import dumps
-
-    rows = [(name, dumps(value).decode()) for name, value in sorted(view["variables"].items())]
-    print_table("Variables", ("name", "value"), rows)
-
-
 def _print_task(task: Mapping[str, Any]) -> None:
     """The task itself, then each of its leases in order."""
     retries = f"{task['retries_left']} of {task['retries']} retries left"
@@ -103,20 +107,14 @@ def _print_task(task: Mapping[str, Any]) -> None:
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[object, ...]:
     end = attempt["end"] if attempt["message"] is None else f"{attempt['end']}: {attempt['message']}"
-    return (attempt["fence"], attempt["worker_id"], *_span(attempt["since"], attempt["ended_at"]), end)
+    return (attempt["fence"], attempt["worker_id"], *span(attempt["since"], attempt["ended_at"]), end)
 
 
 def _lease_row(task: Mapping[str, Any], lease: Mapping[str, Any]) -> tuple[object, ...]:
     held = task["state"] == "LOCKED"
     end = "held until then" if held else task["outcome"] or task["state"].lower()
     until = lease["until"] if held else task["updated_at"]
-    return (lease["fence"], lease["worker_id"], *_span(lease["since"], until), end)
-
-
-def _span(since: str, until: str) -> tuple[str, str]:
-    """Without the date of the end where it is the same."""
-    start, end = short_instant(since), short_instant(until)
-    return start, end.removeprefix(start[: len("2026-01-01 ")])
+    return (lease["fence"], lease["worker_id"], *span(lease["since"], until), end)
 
 
 def _say_failures(view: Mapping[str, Any], *, every: bool) -> None:
@@ -158,20 +156,22 @@ def _say_waiting(view: Mapping[str, Any]) -> None:
 
 
 def _print_history(view: Mapping[str, Any]) -> None:
-    rows = [
-        (step["version"] if number == 0 else "", short_instant(step["at"]) if number == 0 else "", *_fact_cells(fact))
-        for step in view["history"]
-        for number, fact in enumerate(step["facts"])
-    ]
-    print_table("History", ("step", "at (UTC)", "fact", "what"), rows)
+    rows = []
+    version = None
+    for entry in view["history"]:
+        # What a step has in common stands in its first line only.
+        is_new = entry["version"] != version
+        version = entry["version"]
+        step = (version, short_instant(entry["occurred_at"])) if is_new else ("", "")
+        rows.append((entry["sequence"], *step, entry["event_type"], _what(entry["payload"])))
+    print_table("History", ("no.", "step", "at (UTC)", "event", "what"), rows)
 
 
-def _fact_cells(fact: Mapping[str, Any]) -> tuple[str, str]:
+def _what(payload: Mapping[str, Any]) -> str:
     from stellwerk.json_values import dumps
 
-    details = [
+    return " ".join(
         f"{name}={value if isinstance(value, str) else dumps(value).decode()}"
-        for name, value in fact.items()
-        if name != "fact" and value not in (None, [], {})
-    ]
-    return str(fact["fact"]), " ".join(details)
+        for name, value in payload.items()
+        if value not in (None, [], {})
+    )

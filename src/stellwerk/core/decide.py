@@ -135,13 +135,13 @@ def _run(step: Step) -> None:
     queue = step.queue
     while queue:
         work, subject_id = queue.popleft()
-        match work:
-            case Work.MOVE:
-                _move(step, subject_id)
-            case Work.SCOPE:
-                scope_is_empty(step, subject_id)
-            case Work.HANDLER:
-                handler_ended(step, subject_id)
+        if work is Work.MOVE:
+            _move(step, subject_id)
+        elif work is Work.SCOPE:
+            scope_is_empty(step, subject_id)
+        else:
+            assert work is Work.HANDLER
+            handler_ended(step, subject_id)
 
 
 def _move(step: Step, token_id: str) -> None:
@@ -164,9 +164,8 @@ def _go_on(step: Step, token: Token) -> None:
     """From where the token stands: the end of its activity, the way out of a node that is done, or the node itself."""
     step.check_bytes()
     node = step.node(token.node_id)
-    activity = step.activity_of(token)
-    if activity is not None:
-        finish_work(step, token, activity, node)
+    if token.activity_id is not None:
+        finish_work(step, token, step.state.activities[token.activity_id], node)
     elif token.leaving:
         leave(step, token, node)
     else:

@@ -29,7 +29,9 @@ from stellwerk.core.instance import (
 from stellwerk.errors import InvariantBroken
 from stellwerk.model.process import Process
 
-__all__ = ["apply", "fold", "started"]
+__all__ = ["APPLIERS", "apply", "fold", "started"]
+
+_ACTIVE = TokenStatus.ACTIVE
 
 _Applier: TypeAlias = Callable[..., None]
 """(state, fact of the kind under which it stands in the table)"""
@@ -76,7 +78,7 @@ def started(fact: f.InstanceStarted) -> InstanceState:
 
 def apply(state: InstanceState, fact: f.Fact) -> None:
     """Change `state` by `fact`."""
-    _APPLIERS[type(fact)](state, fact)
+    APPLIERS[type(fact)](state, fact)
 
 
 # --- the instance --------------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ def _token_entered(state: InstanceState, fact: f.TokenEntered) -> None:
         fact.via,
         None,
         None,
-        TokenStatus.ACTIVE,
+        _ACTIVE,
         False,
         payload,
         compensation_id,
@@ -137,10 +139,9 @@ def _count_away(state: InstanceState, node_id: str) -> None:
 
 def _changed(
     token: Token,
-    *,
     activity_id: str | None,
     external: External | None,
-    status: TokenStatus = TokenStatus.ACTIVE,
+    status: TokenStatus = _ACTIVE,
     leaving: bool = False,
 ) -> Token:
     return Token(
@@ -201,7 +202,7 @@ def _token_revived(state: InstanceState, fact: f.TokenRevived) -> None:
 def _token_leaving(state: InstanceState, token_id: str | None) -> None:
     token = state.tokens.get(token_id) if token_id is not None else None
     if token is not None and token.activity_id is None:
-        state.tokens[token.id] = _changed(token, activity_id=None, external=None, leaving=True)
+        state.tokens[token.id] = _changed(token, None, None, _ACTIVE, True)
 
 
 def _scope_opened(state: InstanceState, fact: f.ScopeOpened) -> None:
@@ -256,7 +257,7 @@ def _activity_started(state: InstanceState, fact: f.ActivityStarted) -> None:
         fact.activity_id, fact.node_id, fact.token_id, fact.scope_id, fact.compensates
     )
     token = state.tokens[fact.token_id]
-    state.tokens[token.id] = _changed(token, activity_id=fact.activity_id, external=None)
+    state.tokens[token.id] = _changed(token, fact.activity_id, None)
 
 
 def _activity_completed(state: InstanceState, fact: f.ActivityCompleted) -> None:
@@ -272,7 +273,7 @@ def _activity_completed(state: InstanceState, fact: f.ActivityCompleted) -> None
     elif activity.inner_scope_id is not None and state.completed:
         _forget_completed(state, activity.inner_scope_id)
     token = state.tokens[activity.token_id]
-    state.tokens[token.id] = _changed(token, activity_id=None, external=None, leaving=True)
+    state.tokens[token.id] = _changed(token, None, None, _ACTIVE, True)
 
 
 def _forget_completed(state: InstanceState, scope_id: str) -> None:
@@ -309,13 +310,13 @@ def _task_created(state: InstanceState, fact: f.TaskCreated) -> None:
     state.tasks[fact.task_id] = OpenTask(fact.activity_id)
     token = state.tokens[state.activities[fact.activity_id].token_id]
     external = External(fact.topic, fact.retries, fact.lock_duration_ms)
-    state.tokens[token.id] = _changed(token, activity_id=fact.activity_id, external=external)
+    state.tokens[token.id] = _changed(token, fact.activity_id, external)
 
 
 def _task_completed(state: InstanceState, fact: f.TaskCompleted) -> None:
     task = state.tasks.pop(fact.task_id)
     token = state.tokens[state.activities[task.activity_id].token_id]
-    state.tokens[token.id] = _changed(token, activity_id=task.activity_id, external=None)
+    state.tokens[token.id] = _changed(token, task.activity_id, None)
 
 
 def _task_error_reported(state: InstanceState, fact: f.TaskErrorReported) -> None:
@@ -444,7 +445,7 @@ def _compensation_ended(state: InstanceState, fact: f.CompensationEnded) -> None
         _token_leaving(state, compensation.thrower_id)
 
 
-_APPLIERS: dict[type, _Applier] = {
+APPLIERS: dict[type, _Applier] = {
     f.InstanceCompleted: _instance_completed,
     f.InstanceFailed: _instance_failed,
     f.InstanceCancelled: _instance_cancelled,

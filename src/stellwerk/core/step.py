@@ -8,7 +8,7 @@ from enum import Enum
 import attrs
 
 from stellwerk.core import facts as f
-from stellwerk.core.evolve import apply
+from stellwerk.core.evolve import APPLIERS
 from stellwerk.core.instance import ActivityInstance, InstanceState, Token
 from stellwerk.core.weights import Scale
 from stellwerk.errors import BpmnFault, Conflict
@@ -86,7 +86,7 @@ class Step:
 
     def emit(self, fact: f.Fact) -> None:
         self.facts.append(fact)
-        apply(self.state, fact)
+        APPLIERS[type(fact)](self.state, fact)
 
     def fresh_id(self) -> str:
         return self.context.ids.next()

@@ -7,53 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stellwerk.model.event_checks import ADOPT, INSIDE, LATER, check_event_gateway, check_links, problem_of_definition
 from stellwerk.model.findings import capped, sorted_by_position
 from stellwerk.model.java import java_implementation
+from stellwerk.model.node_findings import element_name, node_error, node_warning
 from stellwerk.model.process import (
     Activity,
     CallActivity,
     CompensationDefinition,
-    ErrorDefinition,
     Event,
-    EventDefinition,
     EventPosition,
     Finding,
     FlowNode,
     Gateway,
     GatewayKind,
     LinkDefinition,
-    MessageDefinition,
     Process,
     Severity,
     SubProcess,
     SubProcessKind,
     Task,
     TaskKind,
-    TerminateDefinition,
-    TimerDefinition,
 )
 
 __all__ = ["check_executable"]
 
-_LATER = "cannot run yet"
-_ADOPT = "give it a topic, or adopt it for workers (stellwerk deploy --adopt-java)"
-_INSIDE = f"cannot run inside the engine: {_ADOPT}"
-
 _TARGET_PARTS_MAX = 50
 """Of a dotted path: half of how deep a value may be, so that there is room for what is put there."""
 
-_GATEWAYS = (GatewayKind.EXCLUSIVE, GatewayKind.PARALLEL)
+_GATEWAYS = (GatewayKind.EXCLUSIVE, GatewayKind.PARALLEL, GatewayKind.EVENT_BASED)
 _SUBPROCESSES = (SubProcessKind.EMBEDDED,)
 _FOR_WORKERS = (TaskKind.SERVICE, TaskKind.SEND, TaskKind.BUSINESS_RULE, TaskKind.SCRIPT)
-
-_EVENTS: dict[EventPosition, tuple[type[EventDefinition], ...]] = {
-    EventPosition.START: (MessageDefinition,),
-    EventPosition.CATCH: (MessageDefinition, TimerDefinition),
-    EventPosition.THROW: (CompensationDefinition, MessageDefinition),
-    EventPosition.BOUNDARY: (ErrorDefinition, TimerDefinition, MessageDefinition, CompensationDefinition),
-    EventPosition.END: (ErrorDefinition, TerminateDefinition, CompensationDefinition, MessageDefinition),
-}
-"""Which definitions run where, besides none."""
 
 
 def check_executable(process: Process) -> tuple[Finding, ...]:
@@ -71,13 +55,14 @@ class _Checks:
         yield from self._check_scope(None)
         for node in self._process.nodes.values():
             yield from self._check_node(node)
+        yield from check_links(self._process)
 
     def _check_node(self, node: FlowNode) -> Iterator[Finding]:
         match node:
             case Task():
                 yield from self._check_task(node)
             case CallActivity():
-                yield _error(node, _LATER)
+                yield node_error(node, LATER)
             case SubProcess():
                 yield from self._check_subprocess(node)
             case Gateway():
@@ -103,60 +88,66 @@ class _Checks:
         if not starts:
             yield self._scope_error(scope, "no start event")
         for extra in none_starts[1:]:
-            yield _error(extra, f'"{none_starts[0].id}" is the none start event here already')
+            what = f'"{none_starts[0].id}" is a none start event here already'
+            if scope is None:
+                yield node_warning(extra, f"{what}: a start has to name one of them")
+            else:
+                yield node_error(extra, what)
 
     def _scope_error(self, scope: str | None, what: str) -> Finding:
         if scope is not None:
-            return _error(self._process.nodes[scope], what)
+            return node_error(self._process.nodes[scope], what)
         process = self._process
         return Finding(Severity.ERROR, process.position, process.key, "process", what)
 
     def _check_subprocess(self, node: SubProcess) -> Iterator[Finding]:
         if node.kind not in _SUBPROCESSES:
-            yield _error(node, _LATER)
+            yield node_error(node, LATER)
             return
         yield from self._check_scope(node.id)
         for start in self._starts(node.id):
             if start.definitions:
-                yield _error(start, "the start event of an embedded subprocess has no event definition")
+                yield node_error(start, "the start event of an embedded subprocess has no event definition")
 
     # --- activities ---
 
     def _check_activity(self, node: Activity) -> Iterator[Finding]:
         if node.loop is not None:
             kind = "multiInstanceLoopCharacteristics" if node.loop.multi_instance else "standardLoopCharacteristics"
-            yield Finding(Severity.ERROR, node.loop.position, node.id, kind, _LATER)
+            yield Finding(Severity.ERROR, node.loop.position, node.id, kind, LATER)
         if node.is_for_compensation and (node.incoming or node.outgoing):
-            yield _error(node, "a compensation handler has no sequence flows")
+            yield node_error(node, "a compensation handler has no sequence flows")
         if node.is_for_compensation and node.id not in self._handlers:
-            yield _warning(node, "no compensation boundary event leads to this handler")
+            yield node_warning(node, "no compensation boundary event leads to this handler")
 
     def _check_task(self, node: Task) -> Iterator[Finding]:
         if node.kind is TaskKind.RECEIVE and node.message is None:
-            yield _error(node, "the receive task names no message: nothing could ever complete it")
+            yield node_error(node, "the receive task names no message: nothing could ever complete it")
         if node.kind not in _FOR_WORKERS or node.work is not None:
             return
         implementation = java_implementation(node.headers)
         if implementation is not None:
             kind, value = implementation
-            yield _error(node, f'{kind} "{value}" {_INSIDE}')
+            yield node_error(node, f'{kind} "{value}" {INSIDE}')
         elif node.decision is not None:
-            yield _error(node, f'the decision "{node.decision}" {_LATER}: {_ADOPT}')
+            yield node_error(node, f'the decision "{node.decision}" {LATER}: {ADOPT}')
         elif node.script is not None:
             language = f" in {node.script.language}" if node.script.language else ""
-            yield _error(node, f"a script{language} {_INSIDE}")
+            yield node_error(node, f"a script{language} {INSIDE}")
         else:
-            yield _error(node, "no topic says which workers do this")
+            yield node_error(node, "no topic says which workers do this")
 
     # --- gateways ---
 
     def _check_gateway(self, node: Gateway) -> Iterator[Finding]:
         if node.kind not in _GATEWAYS:
-            yield _error(node, _LATER)
+            yield node_error(node, LATER)
         elif node.kind is GatewayKind.EXCLUSIVE:
             yield from self._check_decision(node)
         else:
-            yield from self._check_fork(node)
+            yield from self._check_unconditional(node)
+        if node.kind is GatewayKind.EVENT_BASED:
+            yield from check_event_gateway(self._process, node)
 
     def _check_decision(self, node: Gateway) -> Iterator[Finding]:
         if len(node.outgoing) < 2:
@@ -166,38 +157,39 @@ class _Checks:
                 what = "leaves an exclusive gateway without a condition: it counts as always true"
                 yield Finding(Severity.WARNING, flow.position, flow.id, "sequenceFlow", what)
 
-    def _check_fork(self, node: Gateway) -> Iterator[Finding]:
+    def _check_unconditional(self, node: Gateway) -> Iterator[Finding]:
+        kind = "a parallel" if node.kind is GatewayKind.PARALLEL else "an event-based"
         for flow in (self._process.flows[flow_id] for flow_id in node.outgoing):
             if flow.condition is not None:
-                what = "the condition is not looked at behind a parallel gateway"
+                what = f"the condition is not looked at behind {kind} gateway"
                 yield Finding(Severity.WARNING, flow.position, flow.id, "sequenceFlow", what)
 
     # --- events ---
 
     def _check_event(self, node: Event) -> Iterator[Finding]:
         if len(node.definitions) > 1:
-            yield _error(node, f"a multiple event {_LATER}")
+            yield node_error(node, f"a multiple event {LATER}")
         for definition in node.definitions:
-            problem = _problem(node, definition)
+            problem = problem_of_definition(node, definition)
             if problem is not None:
-                yield _error(node, problem)
+                yield node_error(node, problem)
         if node.incoming and node.where in (EventPosition.START, EventPosition.BOUNDARY):
-            yield _error(node, "no sequence flow can lead here")
+            yield node_error(node, "no sequence flow can lead here")
         if node.outgoing and node.where is EventPosition.END:
-            yield _error(node, "no sequence flow can leave an end event")
+            yield node_error(node, "no sequence flow can leave an end event")
         if (
             node.outgoing
             and isinstance(node.definition, CompensationDefinition)
             and node.where is EventPosition.BOUNDARY
         ):
-            yield _error(node, "an association leads from here to the handler, not a sequence flow")
+            yield node_error(node, "an association leads from here to the handler, not a sequence flow")
 
     # --- reachability ---
 
     def _check_reached(self, node: FlowNode) -> Iterator[Finding]:
         if node.incoming or self._starts_otherwise(node):
             return
-        yield _warning(node, "no sequence flow leads here: it is never reached")
+        yield node_warning(node, "no sequence flow leads here: it is never reached")
 
     def _starts_otherwise(self, node: FlowNode) -> bool:
         match node:
@@ -217,53 +209,4 @@ def _check_targets(node: FlowNode) -> Iterator[Finding]:
         parts = mapped.target.count(".") + 1
         if parts > _TARGET_PARTS_MAX:
             what = f"a mapping's target has {parts} parts, at most {_TARGET_PARTS_MAX} are allowed"
-            yield Finding(Severity.ERROR, mapped.position, node.id, _element_name(node), what)
-
-
-def _problem(event: Event, definition: EventDefinition) -> str | None:
-    """Why this definition does not run at this event; None when it does."""
-    if not isinstance(definition, _EVENTS[event.where]):
-        return f"{_kind_of(definition)} {_LATER}"
-    if isinstance(definition, TimerDefinition) and definition.cycle is not None:
-        return f"a timer cycle {_LATER}"
-    throws = event.where in (EventPosition.THROW, EventPosition.END)
-    if isinstance(definition, MessageDefinition) and throws and event.work is None:
-        implementation = java_implementation(event.headers)
-        if implementation is not None:
-            return f'{implementation[0]} "{implementation[1]}" {_INSIDE}'
-        return f"throwing a message {_LATER}, unless a topic gives it to workers"
-    return None
-
-
-def _kind_of(definition: EventDefinition) -> str:
-    kind = type(definition).__name__.removesuffix("Definition").lower()
-    return f"an event of kind {kind}"
-
-
-def _error(node: FlowNode, what: str) -> Finding:
-    return _finding(Severity.ERROR, node, what)
-
-
-def _warning(node: FlowNode, what: str) -> Finding:
-    return _finding(Severity.WARNING, node, what)
-
-
-def _finding(severity: Severity, node: FlowNode, what: str) -> Finding:
-    return Finding(severity, node.position, node.id, _element_name(node), what)
-
-
-def _element_name(node: FlowNode) -> str:
-    """The local name of the node's element."""
-    match node:
-        case Task():
-            return node.kind.value
-        case Gateway():
-            return node.kind.value
-        case Event():
-            return node.where.value
-        case SubProcess():
-            return "subProcess" if node.kind is SubProcessKind.EVENT else node.kind.value
-        case CallActivity():
-            return "callActivity"
-        case _:
-            raise AssertionError(f"{node} is no flow node that the reader makes")
+            yield Finding(Severity.ERROR, mapped.position, node.id, element_name(node), what)

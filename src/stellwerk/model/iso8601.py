@@ -11,7 +11,7 @@ import attrs
 
 from stellwerk.instants import EPOCH, INSTANT_MS_MAX, INSTANT_MS_MIN, InstantMs
 
-__all__ = ["Duration", "add", "parse_duration", "parse_instant"]
+__all__ = ["Cycle", "Duration", "add", "parse_cycle", "parse_duration", "parse_instant"]
 
 _DAY_MS = 86_400_000
 _DURATION = re.compile(
@@ -26,6 +26,7 @@ _INSTANT = re.compile(
     r"(?:(?:@(?P<zone>[\w/+-]+))|\[(?P<bracket>[\w/+-]+)\])?)?",
     re.ASCII,
 )
+_REPEATS = re.compile(r"R(\d{0,9})/", re.ASCII)
 _YEARS_MAX = 1_000
 """For durations: from now on, none leads beyond the year 9999."""
 _ZONE_CHARS_MAX = 64
@@ -38,6 +39,33 @@ class Duration:
 
     months: int
     ms: int
+
+
+@attrs.frozen
+class Cycle:
+    times: int | None
+    """How often in all; None: without end."""
+    start_ms: InstantMs | None
+    """The first time; None: one interval from now on."""
+    interval: Duration
+
+
+def parse_cycle(text: str) -> Cycle:
+    """``R3/PT10M`` or ``R/2026-01-01T00:00:00Z/P1D``.
+
+    :raises ValueError: saying what is wrong.
+    """
+    match = _REPEATS.match(text.strip())
+    if match is None:
+        raise ValueError(f'"{text}" is no cycle like R3/PT10M')
+    start, _, interval_text = text.strip()[match.end() :].rpartition("/")
+    interval = parse_duration(interval_text)
+    if interval.months <= 0 and interval.ms <= 0:
+        raise ValueError(f'"{text}" has an interval that does not lead forwards')
+    times = int(match[1]) if match[1] else None
+    if times == 0:
+        raise ValueError(f'"{text}" repeats never')
+    return Cycle(times, parse_instant(start) if start else None, interval)
 
 
 def parse_duration(text: str) -> Duration:

@@ -58,8 +58,8 @@ def apply_changeset(tables: Tables, changeset: Changeset, now_ms: InstantMs) -> 
     if refused is not None:
         return refused
     version = changeset.expected_version + 1
-    _write_instance(step, instance, version)
-    _write_tasks(step)
+    written = _write_instance(step, instance, version)
+    _write_tasks(step, written)
     if changeset.changes != _NO_CHANGES:
         _write_waiting(step)
     _write_effects(step)
@@ -92,10 +92,17 @@ def _guard_rows(step: _Step) -> RefusedChangeset | None:
 
 
 def _guard_uniqueness(changeset: Changeset) -> RefusedChangeset | None:
+    messages, incidents, inbox_rows = (
+        changeset.messages_consumed,
+        changeset.changes.incidents_resolved,
+        changeset.inbox_consumed,
+    )
+    if not (messages or incidents or inbox_rows):
+        return None
     for guard, keys in (
-        (RefusedGuard.MESSAGE, changeset.messages_consumed),
-        (RefusedGuard.INCIDENT, changeset.changes.incidents_resolved),
-        (RefusedGuard.INBOX, changeset.inbox_consumed),
+        (RefusedGuard.MESSAGE, messages),
+        (RefusedGuard.INCIDENT, incidents),
+        (RefusedGuard.INBOX, inbox_rows),
     ):
         if len(keys) > 1 and len(set(keys)) < len(keys):
             return RefusedChangeset(guard, keys[0])
@@ -138,34 +145,36 @@ def _command_of(ending: TaskEnding) -> End:
 # --- writes --------------------------------------------------------------------------------------------------------
 
 
-def _write_instance(step: _Step, instance: InstanceState | None, version: int) -> None:
+def _write_instance(step: _Step, instance: InstanceState | None, version: int) -> InstanceState:
     tables, changeset = step.tables, step.changeset
     status = changeset.changes.status
     ended_at_ms = changeset.at_ms if status in ENDED_STATUSES else None
     if instance is None:
-        if changeset.new_instance is None:
+        new = changeset.new_instance
+        if new is None:
             raise DataFault(f"instance {changeset.instance_id} does not exist and is not being created")
-        state = InstanceState(version, status or "RUNNING")
-        tables.insert_instance(changeset.instance_id, changeset.new_instance, state, changeset.at_ms)
+        state = InstanceState(version, status or "RUNNING", new.definition_id, new.business_key)
+        tables.insert_instance(changeset.instance_id, new, state, changeset.at_ms)
         if ended_at_ms is not None:
             tables.update_instance(changeset.instance_id, state, ended_at_ms)
     else:
-        state = InstanceState(version, status or instance.status)
+        state = InstanceState(version, status or instance.status, instance.definition_id, instance.business_key)
         tables.update_instance(changeset.instance_id, state, ended_at_ms)
     tables.append_history(changeset.instance_id, version, changeset.at_ms, encode_facts(changeset.facts))
     if changeset.snapshot is not None:
         tables.put_snapshot(changeset.instance_id, version, changeset.snapshot)
     if ended_at_ms is not None:
         tables.drop_inbox(changeset.instance_id)
+    return state
 
 
-def _write_tasks(step: _Step) -> None:
+def _write_tasks(step: _Step, instance: InstanceState) -> None:
     """Endings first: an incident that opened and was resolved in one step ends its task and requeues it."""
     tables, changes = step.tables, step.changeset.changes
     for task in step.ended.values():
         tables.update_task(task)
     if changes.new_tasks:
-        _insert_tasks(step, changes.new_tasks)
+        _insert_tasks(step, changes.new_tasks, instance)
     for requeue in changes.requeued_tasks:
         requeued = _move(step, requeue.task_id, Requeue(requeue.retries, requeue.variables))
         if requeued is not None:
@@ -180,30 +189,25 @@ def _write_tasks(step: _Step) -> None:
         tables.insert_attempt(attempt)
 
 
-def _insert_tasks(step: _Step, new_tasks: tuple[NewTask, ...]) -> None:
+def _insert_tasks(step: _Step, new_tasks: tuple[NewTask, ...], instance: InstanceState) -> None:
     births = {birth.task_id: birth for birth in step.changeset.birth_leases}
-    new_instance = step.changeset.new_instance
-    if new_instance is not None:
-        owner = (new_instance.definition_id, new_instance.business_key)
-    else:
-        owner = step.tables.owner_of(step.changeset.instance_id)
     for new_task in new_tasks:
-        task = _task_row(step, new_task, owner)
+        task = _task_row(step, new_task, instance)
         birth = births.get(new_task.task_id)
         if birth is not None:
             task = _born_leased(step, task, birth)
         step.tables.insert_task(task)
 
 
-def _task_row(step: _Step, new: NewTask, owner: tuple[str, str | None]) -> ExternalTask:
+def _task_row(step: _Step, new: NewTask, instance: InstanceState) -> ExternalTask:
     return ExternalTask(
         task_id=new.task_id,
         instance_id=step.changeset.instance_id,
         token_id=new.token_id,
         activity_id=new.activity_id,
         element_id=new.element_id,
-        definition_id=owner[0],
-        business_key=owner[1],
+        definition_id=instance.definition_id,
+        business_key=instance.business_key,
         topic=new.topic,
         priority=new.priority,
         created_at_ms=step.now_ms,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
+from pathlib import Path
 
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.core.history import decode_facts
+from stellwerk.errors import Conflict
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     Clock,
@@ -16,6 +18,7 @@ from stellwerk.ports import (
     DueTimer,
     HistoryStep,
     InboxRow,
+    InstanceFilter,
     InstanceSummary,
     MatchedMessage,
     Operation,
@@ -23,7 +26,9 @@ from stellwerk.ports import (
     ReadyScan,
     ReadyTask,
     StoredInstance,
+    TopicBacklog,
 )
+from stellwerk.stores import memory_listing
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.memory_tables import MemoryTables, StartSubscription, Waiting
 from stellwerk.stores.operations import apply_operation
@@ -38,6 +43,7 @@ class MemoryStore:
     def __init__(self, clock: Clock) -> None:
         self._tables = MemoryTables()
         self._clock = LeaseClock(clock)
+        self.file: Path | None = None
         self._high_water_ms: InstantMs = 0
 
     def __repr__(self) -> str:
@@ -78,30 +84,22 @@ class MemoryStore:
         steps = tuple(self._steps(instance_id, after=version))
         return StoredInstance(row.version, row.definition_id, row.status, snapshot, steps)
 
-    async def history(self, instance_id: str) -> Sequence[HistoryStep]:
-        return list(self._steps(instance_id, after=0))
+    async def history(self, instance_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[HistoryStep]:
+        return list(self._steps(instance_id, after, limit))
 
-    def _steps(self, instance_id: str, after: int) -> Iterator[HistoryStep]:
-        for version, at_ms, facts in self._tables.history.get(instance_id, ()):
-            if version > after:
-                yield HistoryStep(version, at_ms, decode_facts(facts))
+    def _steps(self, instance_id: str, after: int, limit: int | None = None) -> Iterator[HistoryStep]:
+        # Versions count from 1 without gaps.
+        until = None if limit is None else after + limit
+        for version, at_ms, facts in self._tables.history.get(instance_id, [])[after:until]:
+            yield HistoryStep(version, at_ms, decode_facts(facts))
 
     async def instance(self, instance_id: str) -> InstanceSummary | None:
         return self._tables.instances.get(instance_id)
 
     async def instances(
-        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+        self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
     ) -> Sequence[InstanceSummary]:
-        rows = [
-            row
-            for row in self._tables.instances.values()
-            if status in (None, row.status) and process_key in (None, row.process_key)
-        ]
-        rows.sort(key=_newest_first)
-        anchor = None if after is None else self._tables.instances.get(after)
-        if anchor is not None:
-            rows = [row for row in rows if _newest_first(row) > _newest_first(anchor)]
-        return rows[:limit]
+        return memory_listing.instances(self._tables, wanted, limit, after)
 
     async def definition(self, definition_id: str) -> DefinitionRow | None:
         return next((row for row in await self.definitions() if row.definition_id == definition_id), None)
@@ -118,16 +116,18 @@ class MemoryStore:
         return self._tables.tasks.get(task_id)
 
     async def tasks(
-        self, *, instance_id: str | None = None, topic: str | None = None, state: str | None = None, limit: int = 1000
+        self,
+        *,
+        instance_id: str | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[ExternalTask]:
-        rows = [
-            task
-            for task in self._tables.tasks.values()
-            if instance_id in (None, task.instance_id)
-            and topic in (None, task.topic)
-            and state in (None, task.state.value)
-        ]
-        return sorted(rows, key=lambda task: (task.created_at_ms, task.task_id))[:limit]
+        return memory_listing.tasks(self._tables, instance_id, topic, state, limit, after)
+
+    async def topic_backlogs(self) -> Sequence[TopicBacklog]:
+        return memory_listing.topic_backlogs(self._tables, self._now_ms())
 
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return sorted(self._tables.attempts.get(task_id, {}).values(), key=lambda attempt: attempt.fence)
@@ -217,9 +217,8 @@ class MemoryStore:
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return list(islice(self._tables.inbox.values(), limit))
 
-
-def _newest_first(row: InstanceSummary) -> tuple[int, tuple[int, ...]]:
-    return -row.started_at_ms, tuple(-ord(char) for char in row.instance_id)
+    async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
+        raise Conflict(f"{target} was not written: a store in memory has no file to back up")
 
 
 def _page(rows: Mapping[str, Waiting], instance_id: str | None, limit: int, after: str | None) -> list[Waiting]:

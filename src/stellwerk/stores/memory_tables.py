@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TypeVar
 
 import attrs
@@ -16,7 +16,8 @@ from stellwerk.core.lease import expiry_needs_instance
 from stellwerk.instants import InstantMs
 from stellwerk.ports import DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance
 from stellwerk.stores.sorted_keys import SortedKeys
-from stellwerk.stores.tables import DataFault, InstanceState
+from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
+from stellwerk.values import frozen
 
 __all__ = ["MemoryTables", "StartSubscription", "StoredMessage", "Waiting"]
 
@@ -28,7 +29,7 @@ ReadyKey = tuple[int, InstantMs, str]
 InstantKey = tuple[InstantMs, str]
 
 
-@attrs.frozen
+@frozen
 class Waiting:
     """A row that belongs to an instance: timer, subscription, user task or incident."""
 
@@ -37,13 +38,13 @@ class Waiting:
     at_ms: InstantMs = 0
 
 
-@attrs.frozen
+@frozen
 class StoredMessage:
     row: MessageRow
     is_consumed: bool = False
 
 
-@attrs.frozen
+@frozen
 class StartSubscription:
     definition_id: str
     process_key: str
@@ -71,6 +72,10 @@ class MemoryTables:
         self.ready_by_topic: dict[str, SortedKeys[ReadyKey]] = {}
         self.waiting_by_topic: dict[str, SortedKeys[InstantKey]] = {}
         """READY, but their back-off had not ended when they were written."""
+        self.tasks_of: dict[str, list[str]] = {}
+        """Ids of the tasks of each instance."""
+        self.ended: SortedKeys[InstantKey] = SortedKeys()
+        """Instances by the time at which they ended."""
         self.locked: SortedKeys[InstantKey] = SortedKeys()
         self.timers_by_due: SortedKeys[InstantKey] = SortedKeys()
         self.messages_by_arrival: SortedKeys[InstantKey] = SortedKeys()
@@ -123,6 +128,9 @@ class MemoryTables:
         self._insert(self.tasks, task.task_id, task)
         self._index(task)
         self._undo.append(partial(self._unindex, task))
+        siblings = self.tasks_of.setdefault(task.instance_id, [])
+        siblings.append(task.task_id)
+        self._undo.append(siblings.pop)
 
     def update_task(self, task: ExternalTask) -> None:
         before = self.tasks[task.task_id]
@@ -208,7 +216,7 @@ class MemoryTables:
 
     def instance(self, instance_id: str, *, is_new: bool = False) -> InstanceState | None:
         row = self.instances.get(instance_id)
-        return None if row is None else InstanceState(row.version, row.status)
+        return None if row is None else InstanceState(row.version, row.status, row.definition_id, row.business_key)
 
     def insert_instance(self, instance_id: str, row: NewInstance, state: InstanceState, at_ms: InstantMs) -> None:
         summary = InstanceSummary(
@@ -229,10 +237,43 @@ class MemoryTables:
             old.ended_at_ms if ended_at_ms is None else ended_at_ms,
         )
         self._replace(self.instances, instance_id, new)
+        if ended_at_ms is not None:
+            self._no_longer_ended(old)
+            self._add_key(self.ended, (ended_at_ms, instance_id))
 
-    def owner_of(self, instance_id: str) -> tuple[str, str | None]:
-        row = self.instances[instance_id]
-        return row.definition_id, row.business_key
+    def _no_longer_ended(self, row: InstanceSummary) -> None:
+        if row.ended_at_ms is not None:
+            self._discard_key(self.ended, (row.ended_at_ms, row.instance_id))
+
+    def ended_before(self, before_ms: InstantMs, limit: int) -> list[str]:
+        earlier = takewhile(lambda key: key[0] < before_ms, self.ended)
+        found = (instance_id for _, instance_id in earlier if self.instances[instance_id].status in ENDED_STATUSES)
+        return list(islice(found, limit))
+
+    def delete_instance(self, instance_id: str) -> int:
+        deleted = sum(self._delete_task(task_id) for task_id in self._delete(self.tasks_of, instance_id) or ())
+        steps = self._delete(self.history, instance_id)
+        deleted += 0 if steps is None else len(steps)
+        self._delete(self.snapshots, instance_id)
+        for timer_id in _ids_of(self.timers, instance_id):
+            self.delete_timer(timer_id)
+        for table in (self.subscriptions, self.user_tasks, self.incidents):
+            for row_id in _ids_of(table, instance_id):
+                self._delete(table, row_id)
+        self.drop_inbox(instance_id)
+        row = self._delete(self.instances, instance_id)
+        if row is not None:
+            self._no_longer_ended(row)
+        return deleted
+
+    def _delete_task(self, task_id: str) -> int:
+        """→ how many rows: its own, and those of its attempts."""
+        task = self.tasks[task_id]
+        self._unindex(task)
+        self._undo.append(partial(self._index, task))
+        self._delete(self.tasks, task_id)
+        attempts = self._delete(self.attempts, task_id)
+        return 1 if attempts is None else 1 + len(attempts)
 
     def append_history(self, instance_id: str, version: int, at_ms: InstantMs, facts: bytes) -> None:
         steps = self.history.setdefault(instance_id, [])
@@ -327,6 +368,10 @@ class MemoryTables:
         self._undo.append(versions.pop)
         starts = tuple(StartSubscription(row.definition_id, row.key, name) for name in row.start_messages)
         self._replace(self.start_subscriptions, row.key, starts)
+
+
+def _ids_of(table: dict[str, Waiting], instance_id: str) -> list[str]:
+    return [row_id for row_id, waiting in table.items() if waiting.instance_id == instance_id]
 
 
 def _ready_key(task: ExternalTask) -> ReadyKey:

@@ -21,6 +21,8 @@ from stellwerk.ports import (
     LeaseTasks,
     Operation,
     Outcome,
+    Pruned,
+    PruneInstances,
     PublishMessage,
     ReleaseLeases,
     RenewLeases,
@@ -28,9 +30,13 @@ from stellwerk.ports import (
 )
 from stellwerk.stores import leases
 from stellwerk.stores.changesets import apply_changeset
-from stellwerk.stores.tables import Tables
+from stellwerk.stores.tables import DataFault, Tables
 
-__all__ = ["apply_operation"]
+__all__ = ["PRUNED_ROWS_MAX", "apply_operation"]
+
+PRUNED_ROWS_MAX = 5_000
+"""Of history, tasks and attempts: after so many a slice of pruning ends, whatever its limit of instances, since all
+other work waits for it."""
 
 
 def apply_operation(tables: Tables, operation: Operation, now_ms: InstantMs) -> Outcome:
@@ -63,7 +69,9 @@ def apply_operation(tables: Tables, operation: Operation, now_ms: InstantMs) -> 
             return _apply_catalogue_operation(tables, operation)
 
 
-def _apply_catalogue_operation(tables: Tables, operation: DeployDefinitions | PublishMessage | DropMessages) -> Outcome:
+def _apply_catalogue_operation(
+    tables: Tables, operation: DeployDefinitions | PublishMessage | DropMessages | PruneInstances
+) -> Outcome:
     match operation:
         case DeployDefinitions():
             return _deploy(tables, operation)
@@ -71,6 +79,8 @@ def _apply_catalogue_operation(tables: Tables, operation: DeployDefinitions | Pu
             return _publish(tables, operation)
         case DropMessages():
             return tables.drop_messages(operation.now_ms)
+        case PruneInstances():
+            return _prune(tables, operation)
         case _:
             assert_never(operation)
 
@@ -88,6 +98,18 @@ def _deploy(tables: Tables, operation: DeployDefinitions) -> Deployed:
         tables.insert_definition(row)
         deployed.append(row)
     return Deployed(tuple(deployed), tuple(unchanged))
+
+
+def _prune(tables: Tables, operation: PruneInstances) -> Pruned:
+    if operation.limit < 1:
+        raise DataFault(f"a slice of {operation.limit} instances cannot be pruned")
+    instances = rows = 0
+    for instance_id in tables.ended_before(operation.ended_before_ms, operation.limit):
+        rows += tables.delete_instance(instance_id)
+        instances += 1
+        if rows >= PRUNED_ROWS_MAX:
+            break
+    return Pruned(instances)
 
 
 def _publish(tables: Tables, operation: PublishMessage) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
-
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import InvalidInput
@@ -26,8 +24,9 @@ from stellwerk.ports import (
     RefusedChangeset,
     RefusedGuard,
 )
+from stellwerk.values import frozen
 
-__all__ = ["ENDED_STATUSES", "ROW_FAULTS", "DataFault", "InstanceState", "Tables", "refusal_of"]
+__all__ = ["ENDED_STATUSES", "ROW_FAULTS", "DataFault", "InstanceState", "Tables", "no_page_after", "refusal_of"]
 
 ENDED_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 """Statuses of an instance that does nothing any more."""
@@ -56,12 +55,19 @@ def refusal_of(operation: Operation, error: Exception) -> Outcome:
     return InvalidInput(f"the store cannot write this: {text}")
 
 
-@attrs.frozen
+def no_page_after(kind: str, after: str) -> InvalidInput:
+    """A page begins where the last row of the page before stands: that must still be there."""
+    return InvalidInput(f"after: there is no {kind} {after} (any more), list from the start again")
+
+
+@frozen
 class InstanceState:
-    """What the guards and the update of an ``instances`` row need of it."""
+    """What the guards, the update of an ``instances`` row and new tasks need of it."""
 
     version: int
     status: str
+    definition_id: str
+    business_key: str | None
 
 
 class Tables(Protocol):
@@ -97,8 +103,14 @@ class Tables(Protocol):
 
     def insert_instance(self, instance_id: str, row: NewInstance, state: InstanceState, at_ms: InstantMs) -> None: ...
     def update_instance(self, instance_id: str, state: InstanceState, ended_at_ms: InstantMs | None) -> None: ...
-    def owner_of(self, instance_id: str) -> tuple[str, str | None]:
-        """(definition id, business key)."""
+    def ended_before(self, before_ms: InstantMs, limit: int) -> list[str]:
+        """Ids of instances that have ended, the longest ended first."""
+
+    def delete_instance(self, instance_id: str) -> int:
+        """With every row that is its own: history, snapshot, tasks, attempts, what waits and its inbox.
+
+        → how many rows of history, tasks and attempts there were.
+        """
 
     def append_history(self, instance_id: str, version: int, at_ms: InstantMs, facts: bytes) -> None: ...
     def put_snapshot(self, instance_id: str, version: int, snapshot: bytes) -> None: ...

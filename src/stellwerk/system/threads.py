@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
+from stellwerk.errors import InvariantBroken
+from stellwerk.system.clock import is_virtual_time
+
 __all__ = ["InlineRunner", "OneThread"]
 
 T = TypeVar("T")
@@ -21,6 +24,7 @@ class OneThread:
     """A thread that does one job after the other, in the order in which they were handed in.
 
     A job is never abandoned: a task that is cancelled while it waits gets its cancellation after the job's end.
+    Not for virtual time: a clock that jumps when all tasks wait would jump while the thread works.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,7 +37,13 @@ class OneThread:
         return f"OneThread({self._name!r}, {self._jobs.qsize()} jobs wait)"
 
     async def run_sync(self, function: Callable[[], T]) -> T:
+        """:raises InvariantBroken: trio's clock is not the real one."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        if is_virtual_time():
+            raise InvariantBroken(
+                f"thread {self._name} cannot be used under {type(trio.lowlevel.current_clock()).__name__}: the clock "
+                "would move on while the thread works; use InlineRunner, or let stellwerk.open_engine choose"
+            )
         if self._is_closed:
             raise trio.ClosedResourceError(f"thread {self._name} is closed")
         self._start()
@@ -72,7 +82,7 @@ def _refuse_to_abort(_raise_cancel: object) -> trio.lowlevel.Abort:
 
 
 class InlineRunner:
-    """Runs the function at once in the caller's thread: for virtual time, where no other thread may exist."""
+    """Runs the function at once in the caller's thread: for virtual time, in which no thread may work."""
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from stellwerk.errors import InvalidInput
+from stellwerk.errors import Conflict, InvalidInput
 from stellwerk.values import frozen
 from stellwerk.wire.messages import WORKERS_PATH
 
@@ -33,6 +33,7 @@ __all__ = [
     "hostname",
     "network_dial",
     "open_signals",
+    "refuse_virtual_time",
 ]
 
 T = TypeVar("T")
@@ -80,6 +81,17 @@ class SystemEntropy:
         return str(uuid.uuid4())
 
 
+def refuse_virtual_time() -> None:
+    """:raises Conflict: trio's clock is not the real one: it would move on while a thread works."""
+    clock = type(trio.lowlevel.current_clock())
+    # trio has no public name for its own clock; its class is the only one that lives in a private module of trio.
+    if not clock.__module__.startswith("trio._"):
+        raise Conflict(
+            f"a plain function runs in a thread, and under {clock.__name__} the time would move on meanwhile: make the "
+            "worker by engine.worker(), write the handler as async def, or hand in threads that use none"
+        )
+
+
 class SystemThreads:
     """A thread for each call. The engine's leases bound how many there are, so no limiter makes one wait."""
 
@@ -87,6 +99,8 @@ class SystemThreads:
         self._limiter = trio.CapacityLimiter(float("inf"))
 
     async def run_sync(self, function: Callable[[], T]) -> T:
+        """:raises Conflict: trio's clock is not the real one."""
+        refuse_virtual_time()
         return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
 
 

@@ -27,6 +27,7 @@ from stellwerk.worker.system import (
     hostname,
     network_dial,
     open_signals,
+    refuse_virtual_time,
 )
 
 __all__ = ["Health", "Worker"]
@@ -136,10 +137,7 @@ class Worker:
 
         :raises InvalidInput: when the topic has a handler already, or the function cannot be one.
         """
-        if topic in self._handlers:
-            raise InvalidInput(f"topic {topic!r} has a handler already")
-        if self._run is not None:
-            raise Conflict("handlers are added before the worker runs")
+        self._check_new(topic)
 
         def register(function: F) -> F:
             self._handlers[topic] = make_handler(
@@ -158,6 +156,21 @@ class Worker:
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(self._handlers)
+
+    def include(self, other: Worker) -> None:
+        """Handle the topics of another worker too, as they are set up there; the other one stays as it is.
+
+        :raises InvalidInput: when one of its topics has a handler already; Conflict: when this worker runs already.
+        """
+        for topic in other.topics:
+            self._check_new(topic)
+        self._handlers.update(other._handlers)
+
+    def _check_new(self, topic: str) -> None:
+        if topic in self._handlers:
+            raise InvalidInput(f"topic {topic!r} has a handler already")
+        if self._run is not None:
+            raise Conflict("handlers are added before the worker runs")
 
     def connect_to(self, url: str) -> None:
         """Work for the engine at this URL instead of the one given before.
@@ -247,6 +260,8 @@ class Worker:
             raise Conflict("the worker runs already")
         if not self._handlers:
             raise Conflict("the worker has no handler: decorate a function with @worker.task(topic)")
+        if self._threads is None and any(handler.mode is HandlerMode.THREAD for handler in self._handlers.values()):
+            refuse_virtual_time()
 
     async def _serve_with_asyncio(self, task_status: trio.TaskStatus[None]) -> None:
         try:

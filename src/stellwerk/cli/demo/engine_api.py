@@ -30,23 +30,23 @@ class EngineApi:
         self._is_stopped = is_stopped
 
     def deploy(self, name: str, xml: str) -> None:
-        self._patiently(lambda: self._client.post("/definitions", {"files": [{"name": name, "xml": xml}]}))
+        self._patiently(lambda: self._client.post("/process-definitions", {"files": [{"name": name, "xml": xml}]}))
 
     def start(self, order: Order, variables: Mapping[str, object]) -> str:
         """Start an order's instance. However often it is asked, there will be one."""
         body = {
-            "process": "order-saga",
+            "process_def_id": "order-saga",
             "variables": variables,
             "business_key": order.order,
             "request_id": f"start-{order.order}",
         }
-        return str(self._patiently(lambda: self._client.post("/instances", body))["instance_id"])
+        return str(self._patiently(lambda: self._client.post("/process-instances", body))["instance_id"])
 
     def instances(self) -> list[EndedInstance]:
         found: list[EndedInstance] = []
         while True:
             query = {"limit": PAGE, "after": found[-1].instance_id if found else None}
-            page = self._patiently(partial(self._client.get, "/instances", query))["instances"]
+            page = self._patiently(partial(self._client.get, "/process-instances", query))["instances"]
             found.extend(
                 EndedInstance(entry["instance_id"], entry["business_key"] or "", entry["status"]) for entry in page
             )
@@ -55,7 +55,7 @@ class EngineApi:
 
     def tasks(self, instance_id: str) -> list[dict[str, Any]]:
         """The tasks of an instance, each with its ``attempts`` that ended without success."""
-        return list(self._patiently(lambda: self._client.get(f"/instances/{segment(instance_id)}"))["tasks"])
+        return list(self._patiently(lambda: self._client.get(f"/process-instances/{segment(instance_id)}"))["tasks"])
 
     def _patiently(self, request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """:raises EngineUnreachable: when the deadline has passed without an answer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from stellwerk.core import facts as f
 from stellwerk.core.instance import ActivityInstance, Token
 from stellwerk.core.rules.cancellation import release_inner_scope
@@ -39,7 +41,9 @@ def plan_activity(step: Step, token: Token, node: FlowNode) -> Plan:
     if node.inputs:
         local = evaluate_mappings(step, token, node.inputs, visible, local or {})
     variables = {**visible, **local} if local else visible
-    waits = planned_boundary_waits(step, token, node, variables) if isinstance(node, Activity) else []
+    waits: list[Wait] = []
+    if isinstance(node, Activity) and node.boundary_events:
+        waits = planned_boundary_waits(step, token, node, variables)
     return Plan(local, variables, waits, compensated.id if compensated is not None else None)
 
 
@@ -81,7 +85,7 @@ def keep_result(step: Step, activity: ActivityInstance, result: JsonValue) -> No
 
 def _as_variables(step: Step, result: JsonValue) -> JsonObject:
     if isinstance(result, dict):
-        return {str(name): value for name, value in result.items()}
+        return cast("JsonObject", result)  # never changed by anybody, as all variables
     if result is None or is_processcube(step):
         return {}
     return canonical_object({"result": result}) if isinstance(result, list) else {"result": result}
@@ -93,7 +97,8 @@ def finish_activity(step: Step, token: Token, activity: ActivityInstance, node: 
     :raises BpmnFault: when an output mapping fails (then nothing has changed) or no flow can be taken (then the
         activity is completed and the token stands at it).
     """
-    map_outputs(step, token, activity, node)
+    if node.outputs:
+        map_outputs(step, token, activity, node)
     _complete(step, token, activity, node)
     leave(step, step.state.tokens[token.id], node)
 
@@ -113,7 +118,8 @@ def _complete(step: Step, token: Token, activity: ActivityInstance, node: FlowNo
             snapshot = {}
         if node.boundary_events:
             disarm(step, activity.id)
-    release_inner_scope(step, activity)
+    if activity.inner_scope_id is not None:
+        release_inner_scope(step, activity)
     step.emit(f.ActivityCompleted(activity.id, snapshot))
 
 

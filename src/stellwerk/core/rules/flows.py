@@ -23,7 +23,7 @@ def leave(step: Step, token: Token, node: FlowNode) -> None:
     """
     flows = step.context.definition.flows
     outgoing = [flows[flow_id] for flow_id in node.outgoing]
-    if all(flow.condition is None for flow in outgoing) and node.default_flow is None:
+    if node.default_flow is None and all(flow.condition is None for flow in outgoing):
         take(step, token, outgoing)
         return
     seen = visible_bindings(step, token)
@@ -51,11 +51,17 @@ def take(step: Step, token: Token, flows: Sequence[SequenceFlow]) -> None:
     if not flows:
         step.end_token(token)
         return
-    step.check_room(len(flows) - 1)
-    others = [(step.fresh_id(), flow) for flow in flows[1:]]
-    for other_id, flow in others:
-        step.emit(f.TokenEntered(other_id, flow.target, token.scope_id, flow.id, token.id))
+    others = _split(step, token, flows[1:]) if len(flows) > 1 else ()
     step.emit(f.TokenEntered(token.id, flows[0].target, token.scope_id, flows[0].id))
     step.later(Work.MOVE, token.id)
-    for other_id, _ in others:
+    for other_id in others:
         step.later(Work.MOVE, other_id)
+
+
+def _split(step: Step, token: Token, flows: Sequence[SequenceFlow]) -> list[str]:
+    """→ the ids of the new tokens."""
+    step.check_room(len(flows))
+    others = [(step.fresh_id(), flow) for flow in flows]
+    for other_id, flow in others:
+        step.emit(f.TokenEntered(other_id, flow.target, token.scope_id, flow.id, token.id))
+    return [other_id for other_id, _ in others]

@@ -29,13 +29,14 @@ __all__ = [
 _INTEGER_MAX = 2**31 - 1
 _VARIABLE_DEPTH_MAX = DEPTH_MAX - 1
 """Of a variable's value: all variables together are one object, which every reader takes no deeper than `DEPTH_MAX`."""
+_PROCESSCUBE = Dialect.PROCESSCUBE
 _VALUES_UNWEIGHED = 16
 """So many variables do not get too heavy: none is larger than what a request or an expression may bring."""
 
 
 def bindings(step: Step, token: Token | None, variables: JsonObject) -> Bindings:
     """What an expression sees that is evaluated for `token`."""
-    if token is not None and is_processcube(step):
+    if token is not None and step.context.definition.dialect is _PROCESSCUBE:
         return Bindings(
             variables=variables,
             token_payload=token.payload,
@@ -46,7 +47,7 @@ def bindings(step: Step, token: Token | None, variables: JsonObject) -> Bindings
 
 
 def is_processcube(step: Step) -> bool:
-    return step.context.definition.dialect is Dialect.PROCESSCUBE
+    return step.context.definition.dialect is _PROCESSCUBE
 
 
 def evaluate_text(what: str, expression: Expression, seen: Bindings) -> str:
@@ -54,7 +55,7 @@ def evaluate_text(what: str, expression: Expression, seen: Bindings) -> str:
 
     :raises BpmnFault: also for an empty text or anything else.
     """
-    value = evaluate(expression, seen)
+    value = expression.literal_value if expression.is_literal else evaluate(expression, seen)
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):

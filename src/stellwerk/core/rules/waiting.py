@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TypeAlias
 
 from stellwerk.core import facts as f
@@ -13,7 +12,7 @@ from stellwerk.errors import BpmnFault
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject
 from stellwerk.model.expressions import Bindings
-from stellwerk.model.iso8601 import Duration, add, parse_duration, parse_instant
+from stellwerk.model.iso8601 import Duration, add, parse_cycle, parse_duration, parse_instant
 from stellwerk.model.process import Activity, Event, MessageDefinition, TimerDefinition
 from stellwerk.values import frozen
 
@@ -28,8 +27,6 @@ __all__ = [
     "planned_boundary_waits",
     "planned_wait",
 ]
-
-_REPEATS = re.compile(r"R(\d{0,9})/")
 
 
 @frozen
@@ -93,26 +90,12 @@ def _due(now_ms: InstantMs, node_id: str, definition: TimerDefinition, seen: Bin
             return Due(node_id, add(now_ms, parse_duration(text)), 0)
         if definition.cycle is not None:
             text = evaluate_text("the timer's cycle", definition.cycle, seen)
-            repeats_left, start_ms, interval = _cycle(text)
-            return Due(node_id, add(now_ms, interval) if start_ms is None else start_ms, repeats_left)
+            cycle = parse_cycle(text)
+            at_ms = add(now_ms, cycle.interval) if cycle.start_ms is None else cycle.start_ms
+            return Due(node_id, at_ms, None if cycle.times is None else cycle.times - 1)
     except ValueError as error:
         raise BpmnFault(f"timer: {error}") from None
     raise BpmnFault("the timer has neither date nor duration nor cycle")
-
-
-def _cycle(text: str) -> tuple[int | None, InstantMs | None, Duration]:
-    """``R3/PT10M`` or ``R/2026-01-01T00:00:00Z/P1D`` → repetitions after the first time, start, interval."""
-    match = _REPEATS.match(text.strip())
-    if match is None:
-        raise ValueError(f'"{text}" is no cycle like R3/PT10M')
-    start, _, interval_text = text.strip()[match.end() :].rpartition("/")
-    interval = parse_duration(interval_text)
-    if interval.months <= 0 and interval.ms <= 0:
-        raise ValueError(f'"{text}" has an interval that does not lead forwards')
-    times = int(match[1]) if match[1] else None
-    if times == 0:
-        raise ValueError(f'"{text}" repeats never')
-    return None if times is None else times - 1, parse_instant(start) if start else None, interval
 
 
 def next_of_cycle(step: Step, token: Token, definition: TimerDefinition, due: Due, variables: JsonObject) -> Due | None:
@@ -124,15 +107,23 @@ def next_of_cycle(step: Step, token: Token, definition: TimerDefinition, due: Du
         return None
     try:
         text = evaluate_text("the timer's cycle", definition.cycle, bindings(step, token, variables))
-        _, _, interval = _cycle(text)
+        interval = parse_cycle(text).interval
         at_ms = add(due.at_ms, interval)
         if due.repeats_left is not None:
             return Due(due.node_id, at_ms, due.repeats_left - 1)
-        if interval.months == 0 and at_ms < step.context.now_ms:
-            at_ms += (step.context.now_ms - at_ms) // interval.ms * interval.ms
+        return Due(due.node_id, _not_missed(at_ms, interval, step.context.now_ms), None)
     except ValueError as error:
         raise BpmnFault(f"timer: {error}") from None
-    return Due(due.node_id, at_ms, None)
+
+
+def _not_missed(at_ms: InstantMs, interval: Duration, now_ms: InstantMs) -> InstantMs:
+    """The first time of the schedule from `at_ms` on that has not passed."""
+    if interval.months == 0:
+        missed = max(0, -((at_ms - now_ms) // interval.ms))
+        return at_ms + missed * interval.ms
+    while at_ms < now_ms:
+        at_ms = add(at_ms, interval)
+    return at_ms
 
 
 def planned_boundary_waits(step: Step, token: Token, node: Activity, variables: JsonObject) -> list[Wait]:

@@ -9,6 +9,7 @@ import attrs
 
 from stellwerk.json_values import JsonValue
 from stellwerk.model.expressions.failures import EvaluationError
+from stellwerk.values import frozen
 
 __all__ = ["FUEL_MAX", "Bindings", "Frame"]
 
@@ -19,7 +20,7 @@ CHARACTERS_FOR_ONE_FUEL: Final = 1024
 """Work inside lists and texts, in the currency of node visits, roughly by the time they take."""
 
 
-@attrs.frozen
+@frozen
 class Bindings:
     """The world of an expression. Nothing else is reachable from it.
 

@@ -1,44 +1,36 @@
-"""The bodies and queries of the HTTP API as attrs classes, and how JSON becomes them.
-
-A wrong one is answered with everything that is wrong, as ``expected a string, not int @ $.files[0].name``.
-"""
+"""The bodies and queries of the HTTP API as attrs classes; `structuring` makes them from JSON and from query texts."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Literal
 
 import attrs
-import cattrs
-from cattrs.gen import make_dict_structure_fn
 
-from stellwerk.errors import InvalidInput
-from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.json_values import JsonObject
+from stellwerk.server.http.structuring import Instant
 
 __all__ = [
     "CancelRequest",
     "CompleteUserTaskRequest",
     "DeployFile",
     "DeployRequest",
+    "HistoryQuery",
+    "IncidentsQuery",
     "InstanceQuery",
     "InstancesQuery",
     "MessageRequest",
     "NoQuery",
-    "OpenRowsQuery",
     "PageQuery",
+    "PruneRequest",
     "ResolveRequest",
+    "RetryRequest",
     "SetVariablesRequest",
     "StartRequest",
+    "StateQuery",
+    "TasksQuery",
+    "UserTasksQuery",
     "WaitQuery",
-    "structure_body",
-    "structure_query",
 ]
-
-T = TypeVar("T")
-
-_INTEGER_MAX = 2**53 - 1
-"""What JavaScript can count to; every store can keep it. Numbers within variables are not bounded."""
 
 
 # --- bodies --------------------------------------------------------------------------------------------------------
@@ -62,13 +54,15 @@ class DeployRequest:
 
 @attrs.frozen(kw_only=True)
 class StartRequest:
-    process: str
+    process_def_id: str
+    """``order``, or ``order:3`` for a version."""
     variables: JsonObject = attrs.field(factory=dict)
     business_key: str | None = None
     request_id: str | None = None
     """The same one again gives the same instance."""
     start_event_id: str | None = None
-    version: int | None = None
+    wait_ms: int | None = None
+    """For the end or an incident."""
 
 
 @attrs.frozen(kw_only=True)
@@ -100,6 +94,30 @@ class ResolveRequest:
     retries: int = 1
 
 
+@attrs.frozen(kw_only=True)
+class RetryRequest:
+    """At least one condition, or `all`."""
+
+    incident_ids: tuple[str, ...] | None = None
+    instance_id: str | None = None
+    process: str | None = None
+    element_id: str | None = None
+    kind: str | None = None
+    topic: str | None = None
+    opened_before: Instant | None = None
+    all: bool = False
+    retries: int = 1
+    limit: int = 1000
+    after: str | None = None
+    """The ``last`` of the answer before."""
+
+
+@attrs.frozen(kw_only=True)
+class PruneRequest:
+    older_than_ms: int
+    limit: int = 100
+
+
 # --- queries -------------------------------------------------------------------------------------------------------
 
 
@@ -119,168 +137,51 @@ class PageQuery:
 class InstancesQuery(PageQuery):
     status: Literal["RUNNING", "COMPLETED", "FAILED", "CANCELLED"] | None = None
     process: str | None = None
+    definition_id: str | None = None
+    business_key: str | None = None
+    with_incident: bool | None = None
+    started_from: Instant | None = None
+    started_before: Instant | None = None
 
 
 @attrs.frozen(kw_only=True)
-class OpenRowsQuery(PageQuery):
-    """Of incidents and user tasks."""
+class TasksQuery(PageQuery):
+    instance_id: str | None = None
+    topic: str | None = None
+    state: Literal["READY", "LOCKED", "COMPLETED", "FAILED", "EXPIRED", "CANCELLED"] | None = None
 
+
+@attrs.frozen(kw_only=True)
+class UserTasksQuery(PageQuery):
     instance_id: str | None = None
 
 
 @attrs.frozen(kw_only=True)
+class IncidentsQuery(PageQuery):
+    instance_id: str | None = None
+    process: str | None = None
+    kind: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class InstanceQuery:
-    history: bool = True
+    history: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class HistoryQuery:
+    limit: int = 100
+    after: int = 0
+    """Sequence of the last event of the page before."""
+
+
+@attrs.frozen(kw_only=True)
+class StateQuery:
+    at: int | None = None
+    """The step; None: the newest."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitQuery:
     timeout_ms: int = 30_000
     or_incident: bool = False
-
-
-# --- from JSON -----------------------------------------------------------------------------------------------------
-
-
-def structure_body(value: JsonValue, kind: type[T]) -> T:
-    """:raises InvalidInput: naming everything that is wrong and where."""
-    return _structure(_body_converter, value, kind, "$")
-
-
-def structure_query(pairs: Mapping[str, str], kind: type[T]) -> T:
-    """Like `structure_body`; numbers and truth values are read from their text.
-
-    :raises InvalidInput: naming everything that is wrong.
-    """
-    return _structure(_query_converter, dict(pairs), kind, "query")
-
-
-def _structure(converter: cattrs.Converter, value: JsonValue, kind: type[T], where: str) -> T:
-    try:
-        return converter.structure(value, kind)
-    except cattrs.BaseValidationError as error:
-        complaints = cattrs.transform_error(error, path=where, format_exception=_complaint)
-        raise InvalidInput("; ".join(complaints)) from None
-    except TypeError as error:
-        raise InvalidInput(f"{error} @ {where}") from None
-
-
-def _complaint(error: BaseException, _kind: type | None) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing"
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        return f"unknown: {', '.join(sorted(error.extra_fields))}"
-    return str(error)
-
-
-def _name_of(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a truth value"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "an array"
-        case _:
-            return "an object"
-
-
-def _exactly(kind: type, name: str) -> Any:
-    def structure(value: JsonValue, _kind: object) -> JsonValue:
-        if type(value) is not kind:
-            raise TypeError(f"expected {name}, not {_name_of(value)}")
-        return value
-
-    return structure
-
-
-def _whole_number(value: JsonValue, _kind: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected a whole number, not {_name_of(value)}")
-    if not 0 <= value <= _INTEGER_MAX:
-        raise ValueError(f"expected a number from 0 to {_INTEGER_MAX}")
-    return value
-
-
-def _optional(converter: cattrs.Converter, kind: Any) -> Any:
-    (inner,) = (choice for choice in get_args(kind) if choice is not type(None))
-
-    def structure(value: JsonValue, _kind: object) -> Any:
-        return None if value is None else converter.structure(value, inner)
-
-    return structure
-
-
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
-
-
-def _is_optional(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType) and len(get_args(kind)) == 2 and type(None) in get_args(kind)
-
-
-def _choice(value: JsonValue, kind: Any) -> JsonValue:
-    choices = get_args(kind)
-    if value not in choices:
-        raise ValueError(f"expected one of {', '.join(choices)}")
-    return value
-
-
-def _tuple_of(converter: cattrs.Converter, kind: Any) -> Any:
-    list_kind = types.GenericAlias(list, get_args(kind)[:1])
-    as_list = converter.get_structure_hook(list_kind)
-
-    def structure(value: JsonValue, _kind: object) -> Any:
-        if not isinstance(value, list):
-            raise TypeError(f"expected an array, not {_name_of(value)}")
-        return tuple(as_list(value, list_kind))
-
-    return structure
-
-
-def _object_of(converter: cattrs.Converter, kind: Any) -> Any:
-    fields = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
-
-    def structure(value: JsonValue, _kind: object) -> Any:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected an object, not {_name_of(value)}")
-        return fields(value, kind)
-
-    return structure
-
-
-def _number_in_text(value: JsonValue, _kind: object) -> int:
-    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > len(str(_INTEGER_MAX)):
-        raise ValueError("expected a number")
-    return _whole_number(int(value), int)
-
-
-def _truth_in_text(value: JsonValue, _kind: object) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return value == "true"
-
-
-def _make_converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
-    converter.register_structure_hook(str, _exactly(str, "a string"))
-    converter.register_structure_hook(int, _whole_number)
-    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
-    converter.register_structure_hook_func(lambda kind: kind == JsonObject, _exactly(dict, "an object"))
-    converter.register_structure_hook_factory(attrs.has, lambda kind: _object_of(converter, kind))
-    converter.register_structure_hook_factory(_is_optional, lambda kind: _optional(converter, kind))
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _choice)
-    converter.register_structure_hook_factory(
-        lambda kind: _origin(kind) is tuple, lambda kind: _tuple_of(converter, kind)
-    )
-    return converter
-
-
-_body_converter = _make_converter()
-_query_converter = _make_converter()
-_query_converter.register_structure_hook(int, _number_in_text)
-_query_converter.register_structure_hook(bool, _truth_in_text)

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any
 
+import attrs
 import msgspec
 
+from stellwerk.actors.connections import TopicView, WorkerView
+from stellwerk.actors.views import InstanceOutcome
+from stellwerk.core.events import HistoryEvent
 from stellwerk.core.external_task import ExternalTask, Lease, TaskAttempt
-from stellwerk.core.facts import Fact
-from stellwerk.core.instance import Token
+from stellwerk.core.instance import InstanceState, Token
 from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.model.process import Finding
-from stellwerk.ports import DefinitionRow, HistoryStep, InstanceSummary
+from stellwerk.ports import DefinitionRow, InstanceSummary
 
 __all__ = [
     "definition_view",
+    "event_view",
     "finding_view",
+    "instant",
     "mapping_view",
-    "step_view",
+    "outcome_view",
+    "plain_view",
+    "state_view",
     "summary_view",
+    "task_summary_view",
     "task_view",
     "token_view",
+    "topic_view",
+    "worker_view",
 ]
 
 _JSON_TEXT_FIELDS = frozenset({"variables", "details"})
 
 
-def _instant(instant_ms: InstantMs | None) -> str | None:
+def instant(instant_ms: InstantMs | None) -> str | None:
     return None if instant_ms is None else to_rfc3339(instant_ms)
 
 
@@ -65,13 +76,35 @@ def summary_view(summary: InstanceSummary) -> dict[str, object]:
         "status": summary.status,
         "version": summary.version,
         "started_at": to_rfc3339(summary.started_at_ms),
-        "ended_at": _instant(summary.ended_at_ms),
+        "ended_at": instant(summary.ended_at_ms),
+    }
+
+
+def outcome_view(outcome: InstanceOutcome) -> dict[str, object]:
+    return {
+        "instance_id": outcome.summary.instance_id,
+        "status": outcome.summary.status,
+        "variables": outcome.variables,
+        "incidents": [mapping_view(row) for row in outcome.incidents],
+        "reason": outcome.reason,
     }
 
 
 def task_view(task: ExternalTask, attempts: Iterable[TaskAttempt]) -> dict[str, object]:
     return {
+        **task_summary_view(task),
+        "variables": msgspec.Raw(task.variables),
+        "headers": msgspec.Raw(task.headers),
+        "attempts": [_attempt_view(attempt) for attempt in attempts],
+    }
+
+
+def task_summary_view(task: ExternalTask) -> dict[str, object]:
+    """Without what may be large, and without the attempts."""
+    return {
         "task_id": task.task_id,
+        "instance_id": task.instance_id,
+        "token_id": task.token_id,
         "element_id": task.element_id,
         "topic": task.topic,
         "state": task.state.value,
@@ -89,9 +122,6 @@ def task_view(task: ExternalTask, attempts: Iterable[TaskAttempt]) -> dict[str, 
         "lease": None if task.lease is None else _lease_view(task.lease),
         "outcome": None if task.outcome is None else task.outcome.kind.value,
         "error_message": task.error_message,
-        "variables": msgspec.Raw(task.variables),
-        "headers": msgspec.Raw(task.headers),
-        "attempts": [_attempt_view(attempt) for attempt in attempts],
     }
 
 
@@ -117,21 +147,64 @@ def _attempt_view(attempt: TaskAttempt) -> dict[str, object]:
     }
 
 
-def step_view(step: HistoryStep) -> dict[str, object]:
+def event_view(event: HistoryEvent) -> dict[str, object]:
     return {
-        "version": step.version,
-        "at": to_rfc3339(step.at_ms),
-        "facts": [_fact_view(fact) for fact in step.facts],
+        "sequence": event.sequence,
+        "version": event.version,
+        "event_type": event.event_type,
+        "category": event.category.value,
+        "occurred_at": to_rfc3339(event.at_ms),
+        "payload": msgspec.to_builtins(event.fact),
     }
 
 
-def _fact_view(fact: Fact) -> dict[str, object]:
-    return {"fact": type(fact).__name__, **_plain(fact)}
+def state_view(state: InstanceState) -> Any:
+    """As the engine keeps it, by field name."""
+    return msgspec.to_builtins(state)
 
 
-def _plain(value: object) -> Any:
-    """An attrs instance as a dict, by field name."""
-    return msgspec.to_builtins(value)
+def topic_view(view: TopicView) -> dict[str, object]:
+    backlog = view.backlog
+    return {
+        "topic": view.topic,
+        "ready": backlog.ready,
+        "backing_off": backlog.backing_off,
+        "locked": backlog.locked,
+        "oldest_ready_at": instant(backlog.oldest_ready_at_ms),
+        "workers": view.workers,
+        "free": view.free,
+        "is_unattended": view.is_unattended,
+    }
+
+
+def worker_view(view: WorkerView) -> dict[str, object]:
+    return {
+        "worker_id": view.worker_id,
+        "session_id": view.session_id,
+        "client": view.client,
+        "connected_at": to_rfc3339(view.connected_at_ms),
+        "topics": [attrs.asdict(topic) for topic in view.topics],
+    }
+
+
+def plain_view(value: Any) -> Any:
+    """Values of a trace, by field name: ``…_ms`` are instants there, bytes are JSON text."""
+    if attrs.has(type(value)):
+        fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+        return {_without_unit(name): _plain_field(name, item) for name, item in fields.items()}
+    if isinstance(value, tuple):
+        return [plain_view(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return msgspec.Raw(value) if isinstance(value, bytes) else value
+
+
+def _plain_field(name: str, value: object) -> object:
+    return to_rfc3339(value) if name.endswith("_ms") and isinstance(value, int) else plain_view(value)
+
+
+def _without_unit(name: str) -> str:
+    return name.removesuffix("_ms")
 
 
 def token_view(token: Token) -> dict[str, object]:
@@ -141,7 +214,7 @@ def token_view(token: Token) -> dict[str, object]:
         "scope_id": token.scope_id,
         "status": token.status.value,
         "activity_id": token.activity_id,
-        "external": _plain(token.external),
+        "external": msgspec.to_builtins(token.external),
     }
 
 

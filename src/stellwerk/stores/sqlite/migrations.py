@@ -10,9 +10,8 @@ import sqlite3
 from collections.abc import Iterator
 from importlib import resources
 
-import attrs
-
 from stellwerk.errors import StoreUnavailable
+from stellwerk.values import frozen
 
 __all__ = ["Migration", "known_migrations", "migrate"]
 
@@ -24,7 +23,7 @@ CREATE TABLE schema_migrations (
 )"""
 
 
-@attrs.frozen
+@frozen
 class Migration:
     number: int
     name: str

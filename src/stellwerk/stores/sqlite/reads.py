@@ -33,14 +33,12 @@ __all__ = [
     "inbox",
     "incidents",
     "instance",
-    "instances",
     "latest_definition",
     "load_instance",
     "matched_messages",
     "next_lock_expiry",
     "ready_tasks",
     "task",
-    "tasks",
     "user_tasks",
 ]
 
@@ -62,27 +60,19 @@ def load_instance(connection: sqlite3.Connection, instance_id: str) -> StoredIns
     return StoredInstance(version, definition_id, status, snapshot, steps)
 
 
-def history(connection: sqlite3.Connection, instance_id: str, *, after: int = 0) -> list[HistoryStep]:
-    statement = "SELECT version, at_ms, facts FROM history WHERE instance_id = ? AND version > ? ORDER BY version"
-    found = connection.execute(statement, (instance_id, after)).fetchall()
+def history(
+    connection: sqlite3.Connection, instance_id: str, *, after: int = 0, limit: int | None = None
+) -> list[HistoryStep]:
+    statement = (
+        "SELECT version, at_ms, facts FROM history WHERE instance_id = ? AND version > ? ORDER BY version LIMIT ?"
+    )
+    found = connection.execute(statement, (instance_id, after, -1 if limit is None else limit)).fetchall()
     return [HistoryStep(version, at_ms, decode_facts(facts)) for version, at_ms, facts in found]
 
 
 def instance(connection: sqlite3.Connection, instance_id: str) -> InstanceSummary | None:
     row = connection.execute(f"{_INSTANCES} WHERE instance_id = ?", (instance_id,)).fetchone()
     return None if row is None else rows.instance_from_row(row)
-
-
-def instances(
-    connection: sqlite3.Connection, status: str | None, process_key: str | None, limit: int, after: str | None
-) -> list[InstanceSummary]:
-    conditions, parameters = _conditions({"status": status, "process_key": process_key})
-    anchor = None if after is None else instance(connection, after)
-    if anchor is not None:
-        conditions.append("(started_at_ms, instance_id) < (?, ?)")
-        parameters += [anchor.started_at_ms, anchor.instance_id]
-    statement = f"{_INSTANCES}{_where(conditions)} ORDER BY started_at_ms DESC, instance_id DESC LIMIT ?"
-    return [rows.instance_from_row(row) for row in connection.execute(statement, (*parameters, limit)).fetchall()]
 
 
 def _conditions(wanted: Mapping[str, str | None]) -> tuple[list[str], list[object]]:
@@ -115,14 +105,6 @@ def definitions(connection: sqlite3.Connection) -> list[DefinitionRow]:
 def task(connection: sqlite3.Connection, task_id: str) -> ExternalTask | None:
     row = connection.execute(f"{_TASKS} WHERE task_id = ?", (task_id,)).fetchone()
     return None if row is None else rows.task_from_row(row)
-
-
-def tasks(
-    connection: sqlite3.Connection, instance_id: str | None, topic: str | None, state: str | None, limit: int
-) -> list[ExternalTask]:
-    conditions, parameters = _conditions({"process_instance": instance_id, "task_type": topic, "state": state})
-    statement = f"{_TASKS}{_where(conditions)} ORDER BY created_at, task_id LIMIT ?"
-    return [rows.task_from_row(row) for row in connection.execute(statement, (*parameters, limit)).fetchall()]
 
 
 def attempts(connection: sqlite3.Connection, task_id: str) -> list[TaskAttempt]:

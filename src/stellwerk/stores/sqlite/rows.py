@@ -88,6 +88,7 @@ MOVING_TASK_COLUMNS = (
 TASK_COLUMNS = FIXED_TASK_COLUMNS + MOVING_TASK_COLUMNS
 
 _STATES = {state.value: state for state in TaskState}
+_STATE_TEXTS = {state: state.value for state in TaskState}  # `Enum.value` is a call of Python code
 _OUTCOMES = {kind.value: kind for kind in OutcomeKind}
 _NO_LEASE = (None,) * 8
 _NO_OUTCOME = (None, None)
@@ -120,7 +121,7 @@ def moving_task_row(task: ExternalTask) -> SqlRow:
     return (
         task.updated_at_ms,
         task.available_at_ms,
-        task.state.value,
+        _STATE_TEXTS[task.state],
         task.retries_left,
         task.attempt,
         task.lock_expiries,

@@ -18,6 +18,7 @@ from stellwerk.ports import (
     DueTimer,
     HistoryStep,
     InboxRow,
+    InstanceFilter,
     InstanceSummary,
     MatchedMessage,
     Operation,
@@ -25,10 +26,12 @@ from stellwerk.ports import (
     ReadyScan,
     StoredInstance,
     ThreadRunner,
+    TopicBacklog,
 )
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.operations import apply_operation
-from stellwerk.stores.sqlite import reads
+from stellwerk.stores.sqlite import listing, reads
+from stellwerk.stores.sqlite.backup import FileCopy, copy_file
 from stellwerk.stores.sqlite.connection import OpenFiles, Synchronous, check_content, check_place, open_connection
 from stellwerk.stores.sqlite.migrations import migrate
 from stellwerk.stores.sqlite.tables import RecentRows, SqliteTables
@@ -67,6 +70,10 @@ def _refusal(operation: Operation, error: Exception) -> Outcome:
     return InvariantBroken(f"the store could not do {type(operation).__name__}: {type(error).__name__}: {error}")
 
 
+def _nothing() -> None:
+    return
+
+
 class ExclusiveLock(Protocol):
     """Ends with the process, however that ends."""
 
@@ -81,6 +88,8 @@ class SqliteStore:
 
     Should one get in anyway, or the file be moved or deleted, every later transaction is refused: what it would
     acknowledge might be lost. Only opening it anew helps then.
+
+    Backups run in `copier`, which should be a thread of its own: in that of `runner` all other work waits for them.
     """
 
     def __init__(
@@ -91,9 +100,12 @@ class SqliteStore:
         clock: Clock,
         lock: ExclusiveLock,
         synchronous: Synchronous = "FULL",
+        copier: ThreadRunner | None = None,
     ) -> None:
         self._path = Path(path)
         self._runner = runner
+        self._copier = runner if copier is None else copier
+        self._copies: set[FileCopy] = set()
         self._clock = LeaseClock(clock)
         self._lock = lock
         self._synchronous: Synchronous = synchronous
@@ -103,6 +115,10 @@ class SqliteStore:
         self._owner = 0
         """Grows with each opening of the file."""
         self._is_lost_because: str | None = None
+
+    @property
+    def file(self) -> Path:
+        return self._path
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else "open"
@@ -143,6 +159,7 @@ class SqliteStore:
         return owner
 
     async def close(self) -> None:
+        await self._stop_copies()
         await self._runner.run_sync(partial(self._close_at, self._clock.now_ms()))
 
     def _close_at(self, now_ms: InstantMs) -> None:
@@ -271,6 +288,38 @@ class SqliteStore:
             raise StoreUnavailable(f"{self._path} is not open")
         return self._connection
 
+    # --- backup ----------------------------------------------------------------------------------------------------
+
+    async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
+        self._opened()
+        self._refuse_copy()
+        copy = FileCopy(self._path, Path(target), self._begin_copy)
+        self._copies.add(copy)
+        try:
+            await copy_file(self._copier, copy, progress)
+        finally:
+            self._copies.discard(copy)
+
+    def _begin_copy(self, source: sqlite3.Connection) -> None:
+        source.execute("BEGIN")
+        if source.execute(_SELECT_OWNER).fetchone() != (self._owner,):
+            raise StoreUnavailable(f"another engine has taken the file {self._path}")
+        self._refuse_copy()
+
+    def _refuse_copy(self) -> None:
+        """What is at the path now may be another file than the one that is open."""
+        self._refuse_if_lost()
+        name = None if self._files is None else self._files.lost()
+        if name is not None:
+            raise StoreUnavailable(f"the database file {name} was moved or deleted while it was in use")
+
+    async def _stop_copies(self) -> None:
+        if not self._copies:
+            return
+        for copy in self._copies:
+            copy.stop()
+        await self._copier.run_sync(_nothing)  # behind them: the file must not be given up before they have ended
+
     # --- reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
@@ -286,18 +335,16 @@ class SqliteStore:
     async def load_instance(self, instance_id: str) -> StoredInstance | None:
         return await self._read(partial(reads.load_instance, instance_id=instance_id))
 
-    async def history(self, instance_id: str) -> Sequence[HistoryStep]:
-        return await self._read(partial(reads.history, instance_id=instance_id))
+    async def history(self, instance_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[HistoryStep]:
+        return await self._read(partial(reads.history, instance_id=instance_id, after=after, limit=limit))
 
     async def instance(self, instance_id: str) -> InstanceSummary | None:
         return await self._read(partial(reads.instance, instance_id=instance_id))
 
     async def instances(
-        self, *, status: str | None = None, process_key: str | None = None, limit: int = 100, after: str | None = None
+        self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
     ) -> Sequence[InstanceSummary]:
-        return await self._read(
-            partial(reads.instances, status=status, process_key=process_key, limit=limit, after=after)
-        )
+        return await self._read(partial(listing.instances, wanted=wanted, limit=limit, after=after))
 
     async def definition(self, definition_id: str) -> DefinitionRow | None:
         key, _, version = definition_id.rpartition(":")
@@ -315,9 +362,20 @@ class SqliteStore:
         return await self._read(partial(reads.task, task_id=task_id))
 
     async def tasks(
-        self, *, instance_id: str | None = None, topic: str | None = None, state: str | None = None, limit: int = 1000
+        self,
+        *,
+        instance_id: str | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[ExternalTask]:
-        return await self._read(partial(reads.tasks, instance_id=instance_id, topic=topic, state=state, limit=limit))
+        return await self._read(
+            partial(listing.tasks, instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
+        )
+
+    async def topic_backlogs(self) -> Sequence[TopicBacklog]:
+        return await self._read(partial(listing.topic_backlogs, now_ms=self._clock.now_ms()))
 
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return await self._read(partial(reads.attempts, task_id=task_id))

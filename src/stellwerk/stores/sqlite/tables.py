@@ -15,7 +15,7 @@ from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserT
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.instants import InstantMs
 from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance, ReadyTask
-from stellwerk.stores.sqlite import rows
+from stellwerk.stores.sqlite import pruning, rows
 from stellwerk.stores.sqlite.rows import SqlRow
 from stellwerk.stores.sqlite.statements import WRITES, Write
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
@@ -123,7 +123,6 @@ class SqliteTables:
         self._inserted: set[str] = set()
         self._unsent_tasks: dict[str, ExternalTask] = {}
         self._instances: dict[str, InstanceState] = {}
-        self._owners: dict[str, tuple[str, str | None]] = {}
         self._unsent: dict[str, list[SqlRow]] = {}
         self.has_written = False
 
@@ -238,13 +237,12 @@ class SqliteTables:
         if is_new and self._trusts_insertions:
             return None
         row = self._connection.execute(
-            "SELECT version, status FROM instances WHERE instance_id = ?", (instance_id,)
+            "SELECT version, status, definition_id, business_key FROM instances WHERE instance_id = ?", (instance_id,)
         ).fetchone()
-        return None if row is None else InstanceState(row[0], row[1])
+        return None if row is None else InstanceState(*row)
 
     def insert_instance(self, instance_id: str, row: NewInstance, state: InstanceState, at_ms: InstantMs) -> None:
         self._instances[instance_id] = state
-        self._owners[instance_id] = (row.definition_id, row.business_key)
         self._write(
             Write.INSERT_INSTANCE,
             (
@@ -266,15 +264,20 @@ class SqliteTables:
         else:
             self._write(Write.END_INSTANCE, (state.status, state.version, ended_at_ms, instance_id))
 
-    def owner_of(self, instance_id: str) -> tuple[str, str | None]:
-        owner = self._owners.get(instance_id)
-        if owner is None:
-            self.send()
-            statement = "SELECT definition_id, business_key FROM instances WHERE instance_id = ?"
-            owner = self._connection.execute(statement, (instance_id,)).fetchone()
-            assert owner is not None, f"instance {instance_id} passed its version guard without a row"
-            self._owners[instance_id] = owner
-        return owner
+    def ended_before(self, before_ms: InstantMs, limit: int) -> list[str]:
+        self.send()
+        return pruning.ended_before(self._connection, before_ms, limit)
+
+    def delete_instance(self, instance_id: str) -> int:
+        self.send()
+        task_ids, deleted = pruning.delete_instance(self._connection, instance_id)
+        self.has_written = True
+        for task_id in task_ids:
+            self._tasks.pop(task_id, None)
+            self._recent.tasks.pop(task_id, None)
+        self._instances.pop(instance_id, None)
+        self._recent.instances.pop(instance_id, None)
+        return deleted
 
     def append_history(self, instance_id: str, version: int, at_ms: InstantMs, facts: bytes) -> None:
         self._write(Write.APPEND_HISTORY, (instance_id, version, at_ms, facts.decode()))

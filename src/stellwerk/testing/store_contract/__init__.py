@@ -12,7 +12,9 @@ from stellwerk.testing.store_contract.changesets import ChangesetContract
 from stellwerk.testing.store_contract.clock import ClockContract
 from stellwerk.testing.store_contract.endings import EndingContract
 from stellwerk.testing.store_contract.leases import LeaseContract
+from stellwerk.testing.store_contract.listing import ListingContract
 from stellwerk.testing.store_contract.messages import MessageContract
+from stellwerk.testing.store_contract.pruning import PruningContract
 from stellwerk.testing.store_contract.reads import ReadContract
 from stellwerk.testing.store_contract.sessions import SessionContract
 from stellwerk.testing.store_contract.world import ManualClock, StoreWorld
@@ -21,6 +23,14 @@ __all__ = ["ManualClock", "StoreContract", "StoreWorld"]
 
 
 class StoreContract(
-    ChangesetContract, EndingContract, LeaseContract, SessionContract, MessageContract, ReadContract, ClockContract
+    ChangesetContract,
+    EndingContract,
+    LeaseContract,
+    SessionContract,
+    MessageContract,
+    ReadContract,
+    ListingContract,
+    PruningContract,
+    ClockContract,
 ):
     """All of it."""

@@ -1,0 +1,213 @@
+"""What changes the state of instances: the operating half of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stellwerk.actors.bounds import RETRIES_MAX, check_length
+from stellwerk.actors.clockwork import Clockwork
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.definitions import Definitions, Deployment
+from stellwerk.actors.incidents import IncidentFilter, IncidentRetry, RetriedIncidents
+from stellwerk.actors.instance import Envelope
+from stellwerk.actors.instances import Instances
+from stellwerk.actors.mailbox import Reply
+from stellwerk.core.commands import (
+    CancelInstance,
+    Command,
+    CompleteUserTask,
+    ResolveIncident,
+    SetVariables,
+    StartInstance,
+)
+from stellwerk.errors import InvalidInput, LimitExceeded, NotFound, StellwerkError
+from stellwerk.ids import derived_id
+from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
+from stellwerk.limits import Limits
+from stellwerk.model.process import FailurePolicy
+from stellwerk.ports import LeaseAnswerKind, MessageRow, Ports, PublishMessage
+
+__all__ = ["NodeOperations"]
+
+_TTL_MS_MIN = 1_000
+"""Correlating takes a moment itself: who waits already is reached however short the message is to be kept."""
+_TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
+
+
+class NodeOperations:
+    """A part of `Node`."""
+
+    ports: Ports
+    limits: Limits
+    committer: Committer
+    definition_cache: Definitions
+    clockwork: Clockwork
+    _instances: Instances
+    _published_at_ms = 0
+    """Of the newest message."""
+
+    async def deploy(
+        self,
+        files: Sequence[tuple[str, bytes]],
+        *,
+        failure_policy: FailurePolicy | None = None,
+        adopt_java: bool = False,
+    ) -> Deployment:
+        """Deploy BPMN files (name, content): all of them or none.
+
+        :raises DeployRefused: with every finding in every file.
+        """
+        deployment = await self.definition_cache.deploy(files, failure_policy, adopt_java)
+        ids = [row.definition_id for row in deployment.definitions]
+        self.ports.log.info("deployed", definitions=" ".join(ids), unchanged=" ".join(deployment.unchanged))
+        self.clockwork.match_messages()
+        return deployment
+
+    async def start_instance(
+        self,
+        process_key: str,
+        variables: JsonObject,
+        *,
+        business_key: str | None = None,
+        request_id: str | None = None,
+        start_event_id: str | None = None,
+        version: int | None = None,
+    ) -> str:
+        """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
+        for name, value in (("process", process_key), ("business_key", business_key), ("request_id", request_id)):
+            self._check_text(name, value)
+        deployed = await self.definition_cache.latest(process_key, version)
+        instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
+        command = StartInstance(
+            instance_id,
+            deployed.row.definition_id,
+            self._payload(variables),
+            business_key=business_key,
+            start_event_id=start_event_id,
+        )
+        if request_id is not None and await self.ports.store.instance(instance_id) is not None:
+            return instance_id
+        reply: Reply[LeaseAnswerKind] = Reply()
+        await self._instances.post(instance_id, Envelope(command, reply), fresh=request_id is None)
+        try:
+            await reply.wait()
+        except StellwerkError:
+            # Two requests with one request_id at the same moment: the other one started it.
+            if request_id is None or await self.ports.store.instance(instance_id) is None:
+                raise
+        return instance_id
+
+    async def cancel_instance(self, instance_id: str, reason: str) -> None:
+        canonical(reason, "$.reason")
+        check_length("reason", reason, self.limits.message_bytes_max)
+        await self._ask(instance_id, CancelInstance(reason))
+
+    async def set_variables(self, instance_id: str, variables: JsonObject) -> None:
+        """Set variables of the process's own scope by hand; others keep their values, and existing tasks their payload
+        until an incident of theirs is resolved.
+
+        :raises NotFound: there is no such instance; Conflict: it has ended.
+        """
+        await self._ask(instance_id, SetVariables(self._payload(variables)))
+
+    async def complete_user_task(self, user_task_id: str, variables: JsonObject) -> None:
+        """:raises NotFound: there is no such open user task."""
+        row = await self.ports.store.user_task(user_task_id)
+        if row is None:
+            raise NotFound(f"there is no open user task {user_task_id}")
+        await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
+
+    async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
+        """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
+        _check_retries(retries)
+        row = await self.ports.store.incident(incident_id)
+        if row is None:
+            raise NotFound(f"there is no open incident {incident_id}")
+        await self._resolve(row, retries)
+
+    async def _resolve(self, row: Mapping[str, object], retries: int) -> None:
+        await self._ask(str(row["instance_id"]), ResolveIncident(str(row["incident_id"]), retries))
+
+    async def retry_incidents(
+        self,
+        wanted: IncidentFilter,
+        *,
+        retries: int = 1,
+        limit: int = 1_000,
+        after: str | None = None,
+        progress: Callable[[int], None] = lambda _done: None,
+    ) -> RetriedIncidents:
+        """Like `resolve_incident` for the first `limit` that match behind id `after`.
+
+        :param progress: told how many are re-queued so far.
+        :raises StoreUnavailable: some may be re-queued already.
+        """
+        _check_retries(retries)
+
+        async def resolve(row: Mapping[str, object]) -> None:
+            await self._resolve(row, retries)
+
+        retry = IncidentRetry(self.ports.store, resolve)
+        return await retry.run(wanted, limit=limit, after=after, progress=progress)
+
+    async def publish_message(
+        self,
+        name: str,
+        key: str,
+        variables: JsonObject,
+        *,
+        ttl_ms: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
+
+        The same ``message_id`` again is no second message while the first is kept; it never starts a second instance.
+        ``ttl_ms`` 0 is for who waits already.
+        """
+        for field, value in (("name", name), ("key", key), ("message_id", message_id)):
+            self._check_text(field, value)
+        if ttl_ms is not None and not 0 <= ttl_ms <= _TTL_MS_MAX:
+            raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
+        now_ms = self.ports.clock.wall_ms()
+        payload = dumps(self._payload(variables))
+        # Later than any before, also within a millisecond, and on a clock that is never set back: messages with one
+        # key are correlated in this order (consistency.md 6).
+        self._published_at_ms = max(await self.ports.store.lease_now(), self._published_at_ms + 1)
+        message = MessageRow(
+            message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
+            name=name,
+            key=key,
+            variables=payload,
+            published_at_ms=self._published_at_ms,
+            expires_at_ms=now_ms + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
+        )
+        await self.committer.submit(PublishMessage(message))
+        self.clockwork.match_messages()
+        return message.message_id
+
+    def _check_text(self, name: str, value: str | None) -> None:
+        """What becomes a key in the store.
+
+        :raises InvalidInput: it is too long, or no text that every store can keep.
+        """
+        if value is not None and len(value) > self.limits.id_chars_max:
+            raise InvalidInput(f"at most {self.limits.id_chars_max} characters are allowed @ $.{name}")
+        canonical(value, f"$.{name}")
+
+    def _payload(self, variables: JsonObject) -> JsonObject:
+        """Canonical, and not larger than what can also be delivered."""
+        canonical = canonical_object(variables)
+        size = len(dumps(canonical))
+        if size > self.limits.payload_bytes_max:
+            raise LimitExceeded(f"the variables have {size} bytes, at most {self.limits.payload_bytes_max} are allowed")
+        return canonical
+
+    async def _ask(self, instance_id: str, command: Command) -> None:
+        reply: Reply[LeaseAnswerKind] = Reply()
+        await self._instances.post(instance_id, Envelope(command, reply))
+        await reply.wait()
+
+
+def _check_retries(retries: int) -> None:
+    if not 1 <= retries <= RETRIES_MAX:
+        raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")

@@ -1,0 +1,195 @@
+"""What one can see of instances, tasks, topics and workers: the reading half of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from stellwerk.actors.clockwork import Clockwork
+from stellwerk.actors.committer import Committer
+from stellwerk.actors.connections import TopicView, WorkerView, attended_topics, topic_views, worker_views
+from stellwerk.actors.histories import HistoryPage, HistoryPages, recorded_steps
+from stellwerk.actors.incidents import IncidentFilter, matching_incidents
+from stellwerk.actors.instances import Instances
+from stellwerk.actors.leases import LeaseBook
+from stellwerk.actors.requests import SessionStatistics
+from stellwerk.actors.session import WorkerSession
+from stellwerk.actors.topics import Topics
+from stellwerk.actors.views import EndWaiters, InstanceOutcome, InstanceView, outcome_of, tasks_of, view_of
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.core.instance import InstanceState
+from stellwerk.core.replay import replay
+from stellwerk.core.trace import Trace, trace
+from stellwerk.errors import NotFound
+from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, Ports
+
+__all__ = ["NodeReads"]
+
+_FOREVER = float("inf")
+
+
+class NodeReads:
+    """A part of `Node`. Everything comes from the store, so it is what is durable, and as old as the answer."""
+
+    ports: Ports
+    committer: Committer
+    clockwork: Clockwork
+    leases: LeaseBook
+    live_topics: Topics
+    session_statistics: SessionStatistics
+    _instances: Instances
+    _sessions: dict[str, WorkerSession]
+    _waiters: EndWaiters
+    _history_pages: HistoryPages
+
+    # --- definitions and instances ---------------------------------------------------------------------------------
+
+    async def definitions(self) -> Sequence[DefinitionRow]:
+        """Every version, by key and version."""
+        return await self.ports.store.definitions()
+
+    async def definition(self, process_key: str, version: int | None = None) -> DefinitionRow:
+        """The newest version, or the one that is asked for. :raises NotFound: it is not deployed."""
+        if version is None:
+            row = await self.ports.store.latest_definition(process_key)
+        else:
+            row = await self.ports.store.definition(f"{process_key}:{version}")
+        if row is None:
+            wanted = process_key if version is None else f"{process_key}:{version}"
+            raise NotFound(f'no definition "{wanted}" is deployed')
+        return row
+
+    async def instances(
+        self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
+    ) -> Sequence[InstanceSummary]:
+        """Newest first; `after` is the last id of the page before."""
+        return await self.ports.store.instances(wanted, limit=limit, after=after)
+
+    async def view(self, instance_id: str, *, with_history: bool = True) -> InstanceView:
+        """:raises NotFound: there is no such instance."""
+        return await view_of(self.ports.store, instance_id, with_history=with_history)
+
+    async def outcome(self, instance_id: str) -> InstanceOutcome:
+        """:raises NotFound: there is no such instance."""
+        return await outcome_of(self.ports.store, instance_id)
+
+    async def wait_for_end(
+        self, instance_id: str, *, timeout_seconds: float | None = None, or_incident: bool = False
+    ) -> InstanceSummary:
+        """Wait until the instance ends (or, if asked, an incident is open), and give what stands in the store then.
+
+        When time is up the summary as it is. :raises NotFound: there is no such instance.
+        """
+        deadline = None if timeout_seconds is None else self.ports.clock.monotonic() + timeout_seconds
+        with self._waiters.watching(instance_id) as waiter:
+            while True:
+                summary = await self.ports.store.instance(instance_id)
+                if summary is None:
+                    raise NotFound(f"there is no instance {instance_id}")
+                if summary.status != "RUNNING" or (or_incident and await self.incidents(instance_id, limit=1)):
+                    return summary
+                left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
+                if left <= 0:
+                    return summary
+                with trio.move_on_after(left):
+                    await waiter.wait()
+
+    # --- histories -------------------------------------------------------------------------------------------------
+
+    async def history(self, instance_id: str) -> Sequence[HistoryStep]:
+        """Every step. :raises NotFound: there is no such instance."""
+        return await recorded_steps(self.ports.store, instance_id)
+
+    async def history_page(self, instance_id: str, *, after: int = 0, limit: int = 100) -> HistoryPage:
+        """The events behind sequence `after`. :raises NotFound: there is no such instance."""
+        return await self._history_pages.page(instance_id, after=after, limit=limit)
+
+    async def trace(self, instance_id: str) -> Trace:
+        """The whole life of an instance by token and by task. :raises NotFound: there is no such instance."""
+        steps = await self.history(instance_id)
+        tasks = await tasks_of(self.ports.store, instance_id)
+        return await self.ports.background.run_sync(partial(trace, instance_id, steps, tasks))
+
+    async def replay(self, instance_id: str, at: int | None = None) -> InstanceState:
+        """The state after step `at` (None: the newest), folded from the history's beginning.
+
+        :raises NotFound: there is no such instance; InvalidInput: there is no such step.
+        """
+        return (await self.replay_step(instance_id, at))[1]
+
+    async def replay_step(self, instance_id: str, at: int | None = None) -> tuple[HistoryStep, InstanceState]:
+        """Like `replay`, with the step itself."""
+        steps = await self.history(instance_id)
+        state = await self.ports.background.run_sync(partial(replay, steps, at))
+        return steps[(len(steps) if at is None else at) - 1], state
+
+    # --- tasks, people, incidents ----------------------------------------------------------------------------------
+
+    async def tasks(
+        self,
+        *,
+        instance_id: str | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> Sequence[ExternalTask]:
+        """Oldest first; `after` is the last id of the page before."""
+        return await self.ports.store.tasks(instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
+
+    async def task(self, task_id: str) -> tuple[ExternalTask, Sequence[TaskAttempt]]:
+        """With the leases that ended without success. :raises NotFound: there is no such task."""
+        task = await self.ports.store.task(task_id)
+        if task is None:
+            raise NotFound(f"there is no task {task_id}")
+        return task, await self.ports.store.attempts(task_id)
+
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id; `after` is the last id of the page before. So with `incidents`."""
+        return await self.ports.store.user_tasks(instance_id, limit=limit, after=after)
+
+    async def incidents(
+        self,
+        instance_id: str | None = None,
+        *,
+        process_key: str | None = None,
+        kind: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> Sequence[Mapping[str, object]]:
+        if process_key is None and kind is None:
+            return await self.ports.store.incidents(instance_id, limit=limit, after=after)
+        wanted = IncidentFilter(instance_id=instance_id, process_key=process_key, kind=kind)
+        return await matching_incidents(self.ports.store, wanted, limit=limit, after=after)
+
+    # --- topics and workers ----------------------------------------------------------------------------------------
+
+    async def topics(self) -> Sequence[TopicView]:
+        """Every topic with an open task or a connected worker, by name."""
+        return topic_views(await self.ports.store.topic_backlogs(), self._sessions.values())
+
+    def unattended(self, topics: frozenset[str]) -> Sequence[str]:
+        """Those to which no connected worker subscribes, by name."""
+        return sorted(topics - attended_topics(self._sessions.values()))
+
+    def workers(self) -> Sequence[WorkerView]:
+        """The connected sessions, by worker id."""
+        return worker_views(self._sessions.values())
+
+    def statistics(self) -> Mapping[str, object]:
+        """Figures for operators."""
+        return {
+            "instances_live": len(self._instances),
+            "sessions": len(self._sessions),
+            "leases_held": len(self.leases),
+            "locks_reclaimed": self.clockwork.locks_reclaimed,
+            "requests": attrs.asdict(self.session_statistics),
+            "commits": attrs.asdict(self.committer.statistics),
+            "topics_live": len(self.live_topics),
+            "topics": self.live_topics.statistics(),
+        }

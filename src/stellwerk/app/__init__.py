@@ -1,0 +1,22 @@
+"""The composition root: picks the store and the adapters, and wires a node to its server.
+
+`open_engine` embeds an engine in a trio program; `serve_engine` is what ``stellwerk serve`` runs.
+"""
+
+from stellwerk.app.config import MEMORY, PORT_DEFAULT, AppConfig, CannotListen
+from stellwerk.app.embedding import open_engine
+from stellwerk.app.engine import Engine
+from stellwerk.app.groups import without_group
+from stellwerk.app.serving import ServedEngine, serve_engine
+
+__all__ = [
+    "MEMORY",
+    "PORT_DEFAULT",
+    "AppConfig",
+    "CannotListen",
+    "Engine",
+    "ServedEngine",
+    "open_engine",
+    "serve_engine",
+    "without_group",
+]

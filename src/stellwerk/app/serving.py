@@ -1,0 +1,137 @@
+"""A node with its server: HTTP and workers on a port, and workers of this process without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import h11
+import trio
+
+from stellwerk.actors.node import Node, run_node
+from stellwerk.app.config import AppConfig, CannotListen
+from stellwerk.app.groups import without_group
+from stellwerk.app.wiring import open_ports
+from stellwerk.errors import Conflict
+from stellwerk.ports import Ports
+from stellwerk.server.http.api import Api
+from stellwerk.server.http.connection import Draining, HttpHost, UpgradeHandler
+from stellwerk.server.http.limits import HttpLimits
+from stellwerk.server.serving import Server
+from stellwerk.server.websocket import WorkerSockets, asks_for_workers
+from stellwerk.system.clock import is_virtual_time
+from stellwerk.system.memory_streams import MemoryListener
+from stellwerk.system.sockets import listening_port, open_listeners
+
+__all__ = ["ServedEngine", "serve_engine"]
+
+_LAST_ANSWERS_SECONDS_MAX = 0.5
+"""Requests under way get so long to end once the workers are gone."""
+
+
+class ServedEngine:
+    """A running node with its server."""
+
+    def __init__(
+        self, node: Node, server: Server, sockets: WorkerSockets, in_process: MemoryListener, url: str | None
+    ) -> None:
+        self.node = node
+        self.in_process = in_process
+        """Where workers of this process connect."""
+        self._server = server
+        self._sockets = sockets
+        self._url = url
+
+    def __repr__(self) -> str:
+        return f"<ServedEngine {self._url or 'without a port'}, {self._server!r}>"
+
+    @property
+    def url(self) -> str:
+        """Without a slash at the end.
+
+        :raises Conflict: this engine has no port.
+        """
+        if self._url is None:
+            raise Conflict("this engine has no port: open it with port=0 or a number")
+        return self._url
+
+    async def drain(self, seconds: float) -> None:
+        """Ask the workers to go elsewhere, wait for it at most so long, then close all connections."""
+        await self.wait_for_workers(seconds)
+        await self.hang_up()
+
+    async def wait_for_workers(self, seconds: float) -> None:
+        """Ask the workers to go elsewhere, and wait for it at most so long."""
+        self._server.drain()
+        await self.node.drain(seconds)
+
+    async def hang_up(self) -> None:
+        """Listen no more and close all connections; answers under way get a moment to end."""
+        self._server.stop_accepting()
+        self._sockets.end_sessions()
+        with trio.move_on_after(_LAST_ANSWERS_SECONDS_MAX):
+            await self._server.ended.wait()
+
+
+@asynccontextmanager
+async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
+    """A node that serves HTTP and workers. Ends at once with the context; `ServedEngine.drain` comes before.
+
+    :raises CannotListen: when the port cannot be had; StoreUnavailable: when the database cannot be opened.
+    """
+    listeners = await _listen(config)
+    try:
+        with without_group() as body, open_ports(config) as ports:
+            async with trio.open_nursery() as nursery:
+                node = await nursery.start(run_node, ports, config.node)
+                sockets = WorkerSockets(node, ports.log)
+                server = _server(node, sockets, ports, config.http_limits)
+                in_process = MemoryListener()
+                await nursery.start(server.serve, [in_process, *listeners])
+                url = _url(config.host, listeners)
+                if url is not None:
+                    ports.log.info("listening", url=url, db=str(config.db))
+                with body.running():
+                    yield ServedEngine(node, server, sockets, in_process, url)
+                nursery.cancel_scope.cancel()
+    finally:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+
+
+async def _listen(config: AppConfig) -> list[trio.SocketListener]:
+    if config.port is None:
+        return []
+    if is_virtual_time():
+        raise CannotListen("an engine in virtual time has no port: the clock would move on while the network works")
+    try:
+        return await open_listeners(config.host, config.port)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from None
+
+
+def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits) -> Server:
+    draining = Draining()
+
+    def upgrade(request: h11.Request) -> UpgradeHandler | None:
+        return sockets.serve if asks_for_workers(request) else None
+
+    api = Api(node, entropy=ports.entropy, log=ports.log, draining=draining)
+    return Server(
+        HttpHost(
+            application=api.application(),
+            upgrade=upgrade,
+            limits=limits,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            log=ports.log,
+            draining=draining,
+        )
+    )
+
+
+def _url(host: str, listeners: Sequence[trio.SocketListener]) -> str | None:
+    if not listeners:
+        return None
+    in_url = f"[{host}]" if ":" in host else host
+    return f"http://{in_url}:{listening_port(listeners)}"

@@ -1,0 +1,49 @@
+"""``--url`` or ``--db``: whom a command asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from stellwerk.cli.client import Client, EngineClient
+from stellwerk.cli.mistakes import Mistake
+
+__all__ = ["HERE", "URL_DEFAULT", "Engine"]
+
+URL_DEFAULT = "http://127.0.0.1:10560"
+_URL_VARIABLE = "STELLWERK_URL"
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class Engine:
+    """The options that every command has which asks an engine."""
+
+    url: Annotated[
+        str | None,
+        Parameter(name="--url", help=f"Where the engine is. Default: {_URL_VARIABLE}, or {URL_DEFAULT}."),
+    ] = None
+    db: Annotated[
+        Path | None, Parameter(name="--db", help="Instead of --url: a database file that no engine has open.")
+    ] = None
+
+    def open(self) -> Client:
+        """:raises Mistake: when both are given, the URL is none, or the file cannot be used."""
+        if self.db is None:
+            return EngineClient(self._url())
+        if self.url is not None:
+            raise Mistake("--url and --db exclude each other")
+        from stellwerk.cli.offline import OfflineClient
+
+        return OfflineClient(self.db)
+
+    def _url(self) -> str:
+        return self.url if self.url is not None else os.environ.get(_URL_VARIABLE) or URL_DEFAULT
+
+
+HERE = Engine()
+"""The engine on this machine, or where the environment says."""

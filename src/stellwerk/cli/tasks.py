@@ -1,0 +1,141 @@
+"""``stellwerk tasks``, ``topics`` and ``workers``: the work that is handed out, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from stellwerk.cli.connection import HERE, Engine
+from stellwerk.cli.ids import INSTANCES, find_id
+from stellwerk.cli.lists import ROWS_DEFAULT
+from stellwerk.cli.options import After, AsJson, Limit, OfInstance
+from stellwerk.cli.output import print_json, print_table, short_instant, warn, warn_of_more
+from stellwerk.cli.times import age
+
+__all__ = ["tasks", "topics", "warn_of_unattended", "workers"]
+
+_State = Literal["ready", "locked", "completed", "failed", "expired", "cancelled"]
+
+
+def tasks(
+    *,
+    instance: OfInstance = None,
+    topic: Annotated[str | None, Parameter(help="Only those of this topic.")] = None,
+    state: Annotated[_State | None, Parameter(help="Only those in this state.")] = None,
+    limit: Limit = ROWS_DEFAULT,
+    after: After = None,
+    engine: Engine = HERE,
+    json: AsJson = False,
+) -> int:
+    """List external tasks, the oldest first: where each stands, and who has it.
+
+    For example:
+
+        stellwerk tasks --topic charge-card --state ready
+        stellwerk tasks --instance 0199f2a4-... --json
+    """
+    with engine.open() as client:
+        query = {
+            "instance_id": None if instance is None else find_id(client, instance, INSTANCES),
+            "topic": topic,
+            "state": None if state is None else state.upper(),
+            "limit": limit,
+            "after": after,
+        }
+        answer = client.get("/external-tasks", query)
+    rows = answer["tasks"]
+    if answer["more"]:
+        warn_of_more(rows[-1]["task_id"])
+    if json:
+        print_json(rows)
+        return 0
+    columns = ("task", "element", "topic", "state", "retries", "what")
+    cells = [
+        (
+            row["task_id"],
+            row["element_id"],
+            row["topic"],
+            row["state"],
+            f"{row['retries_left']}/{row['retries']}",
+            _what(row),
+        )
+        for row in rows
+    ]
+    print_table("External tasks", columns, cells, whole=("task", "state"))
+    return 0
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    lease = row["lease"]
+    if row["state"] == "LOCKED" and lease is not None:
+        return f"{lease['worker_id']}, fence {lease['fence']}, until {short_instant(lease['until'])}"
+    if row["state"] == "READY":
+        failed = f"after: {row['error_message']}" if row["error_message"] else ""
+        return f"since {short_instant(row['available_at'])} {failed}".rstrip()
+    return row["error_message"] or ""
+
+
+def topics(*, engine: Engine = HERE, json: AsJson = False) -> int:
+    """List topics: what waits, how long, and who is connected for it.
+
+    "NO WORKER" marks READY work that nobody is connected for: it waits until somebody is. (With --db nobody ever is.)
+
+    For example:
+
+        stellwerk topics
+        stellwerk topics --json | jq '.[] | select(.is_unattended) | .topic'
+    """
+    with engine.open() as client:
+        rows = client.get("/topics")["topics"]
+    if json:
+        print_json(rows)
+        return 0
+    columns = ("topic", "ready", "backing off", "locked", "oldest", "workers", "free", "")
+    cells = [
+        (
+            row["topic"],
+            row["ready"],
+            row["backing_off"],
+            row["locked"],
+            age(row["oldest_ready_at"]),
+            row["workers"],
+            row["free"],
+            "NO WORKER" if row["is_unattended"] else "",
+        )
+        for row in rows
+    ]
+    print_table("Topics", columns, cells, whole=columns[1:])
+    return 0
+
+
+def warn_of_unattended(unattended: list[str]) -> None:
+    if unattended:
+        warn(f"READY work without a connected worker: {', '.join(unattended)}")
+
+
+def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
+    """List the workers that are connected now, and how much of each topic they hold.
+
+    For example:
+
+        stellwerk workers
+    """
+    with engine.open() as client:
+        rows = client.get("/workers")["workers"]
+    if json:
+        print_json(rows)
+        return 0
+    columns = ("worker", "client", "connected (UTC)", "topics (held/most)")
+    cells = [
+        (
+            row["worker_id"],
+            row["client"],
+            short_instant(row["connected_at"])[:19],
+            ", ".join(f"{topic['topic']} {topic['held']}/{topic['max_tasks']}" for topic in row["topics"]),
+        )
+        for row in rows
+    ]
+    print_table("Workers", columns, cells, whole=("connected (UTC)",))
+    return 0

@@ -1,0 +1,144 @@
+"""What the endpoints share: the node, and how requests are read and lists answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+import attrs
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stellwerk.actors.node import Node
+from stellwerk.errors import InvalidInput, LimitExceeded, StellwerkError
+from stellwerk.json_values import loads
+from stellwerk.server.http.answers import answer_text, encoded
+from stellwerk.server.http.connection import Draining
+from stellwerk.server.http.requests import PageQuery
+from stellwerk.server.http.structuring import structure_body, structure_query
+
+__all__ = ["QUICK_ROWS_MAX", "ApiContext", "Endpoint", "RunEndpoint", "check_lengths", "check_limit", "piece"]
+
+T = TypeVar("T")
+Page = TypeVar("Page", bound=PageQuery)
+RunEndpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+QUICK_ROWS_MAX = 200
+"""So many rows are encoded within a few milliseconds. More must not hold up others: they are in the background."""
+_PAGE_ROWS_MAX = 1000
+_ENVELOPE_BYTES_MAX = 64 * 1024
+"""What a request may hold beside its variables."""
+_ESCAPED_PER_BYTE_MAX = 3
+"""Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
+_KEY_CHARS_MAX = 255
+"""Business keys, correlation keys, names and ids that the caller gives; as long as Camunda has them."""
+
+
+@attrs.frozen
+class Endpoint:
+    method: str
+    path: str
+    """Behind ``/api/v1``."""
+    run: RunEndpoint
+
+
+@attrs.frozen
+class ApiContext:
+    node: Node
+    draining: Draining
+
+    # --- requests
+
+    def query(self, request: Request, kind: type[T]) -> T:
+        """:raises InvalidInput: naming everything that is wrong."""
+        return structure_query(request.query_params.multi_items(), kind)
+
+    def page_query(self, request: Request, kind: type[Page]) -> Page:
+        query = self.query(request, kind)
+        check_limit(query.limit, "query.limit")
+        return query
+
+    async def payload(self, request: Request, kind: type[T]) -> T:
+        """A body that holds variables.
+
+        :raises InvalidInput: naming everything that is wrong; LimitExceeded: it is too long.
+        """
+        escaped_bytes_max = _ESCAPED_PER_BYTE_MAX * self.node.limits.payload_bytes_max
+        return await self.body(request, kind, escaped_bytes_max + _ENVELOPE_BYTES_MAX)
+
+    async def body(self, request: Request, kind: type[T], bytes_max: int = _ENVELOPE_BYTES_MAX) -> T:
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > bytes_max:
+            raise LimitExceeded(f"{declared} bytes, at most {bytes_max} are allowed")
+        body = bytearray()
+        async for more in request.stream():
+            body += more
+            if len(body) > bytes_max:
+                raise LimitExceeded(f"more than {bytes_max} bytes")
+        return structure_body(loads(bytes(body)) if body else {}, kind)
+
+    # --- answers
+
+    async def answer_page(self, name: str, found: Sequence[T], limit: int, view: Callable[[T], object]) -> Response:
+        """:param found: one row beyond the limit, if there are more."""
+        return await self.answer_rows(name, found[:limit], view, more=len(found) > limit)
+
+    async def answer_rows(
+        self, name: str, rows: Sequence[T], view: Callable[[T], object], **others: object
+    ) -> Response:
+        """``{name: [row, …], **others}``."""
+
+        def text() -> bytes:
+            return encoded({name: [piece(view(row)) for row in rows], **others})
+
+        return await self.answer_long(text, len(rows))
+
+    async def answer_long(self, make_text: Callable[[], bytes], rows: int) -> Response:
+        """:param rows: how long it takes to make, in rows of a list."""
+        if rows <= QUICK_ROWS_MAX:
+            return answer_text(make_text())
+        return answer_text(await self.node.ports.background.run_sync(make_text))
+
+    async def unless_gone(self, request: Request, function: Callable[[], Awaitable[T]]) -> T | None:
+        """None as soon as the client has left or the server drains."""
+        results: list[T] = []
+        errors: list[StellwerkError] = []
+
+        async def watch_client() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            nursery.cancel_scope.cancel()
+
+        async def watch_drain() -> None:
+            await self.draining.wait_begun()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_client)
+            nursery.start_soon(watch_drain)
+            try:
+                results.append(await function())
+            except StellwerkError as error:
+                errors.append(error)
+            nursery.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+        return results[0] if results else None
+
+
+def piece(value: object) -> msgspec.Raw:
+    """Encoded for itself: one long call of the encoder would stop all threads as long as it takes."""
+    return msgspec.Raw(encoded(value))
+
+
+def check_limit(limit: int, where: str) -> None:
+    if not 1 <= limit <= _PAGE_ROWS_MAX:
+        raise InvalidInput(f"limit is from 1 to {_PAGE_ROWS_MAX} @ {where}")
+
+
+def check_lengths(**texts: str | None) -> None:
+    for name, text in texts.items():
+        if text is not None and len(text) > _KEY_CHARS_MAX:
+            raise LimitExceeded(f"{len(text)} characters, at most {_KEY_CHARS_MAX} are allowed @ $.{name}")

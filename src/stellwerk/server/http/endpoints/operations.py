@@ -1,0 +1,77 @@
+"""Running an engine: health, figures, pruning, backups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from stellwerk.server.http import requests
+from stellwerk.server.http.answers import answer
+from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
+from stellwerk.server.http.downloads import FileDownload
+from stellwerk.wire.messages import SUBPROTOCOL
+
+__all__ = ["HealthEndpoints", "OperationEndpoints"]
+
+_BACKUP_NAME = "stellwerk-backup.db"
+
+
+class HealthEndpoints:
+    """Beside the API."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._draining = context.draining
+
+    async def livez(self, _request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(self, _request: Request) -> Response:
+        if self._draining.begun:
+            return PlainTextResponse("draining", 503)
+        return PlainTextResponse("ok")
+
+    async def workers(self, _request: Request) -> Response:
+        """Upgrade requests do not come here."""
+        message = f"this path takes WebSocket connections with subprotocol {SUBPROTOCOL}"
+        return answer({"code": "invalid", "message": message}, 400)
+
+
+class OperationEndpoints:
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._node = context.node
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("GET", "/statistics", self.statistics),
+            Endpoint("POST", "/prune", self.prune),
+            Endpoint("GET", "/backup", self.backup),
+        )
+
+    async def statistics(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        return answer(self._node.statistics())
+
+    async def prune(self, request: Request) -> Response:
+        body = await self._context.body(request, requests.PruneRequest)
+        check_limit(body.limit, "$.limit")
+        pruned = await self._node.prune_slice(body.older_than_ms, body.limit)
+        return answer({"instances": pruned, "more": pruned > 0})
+
+    async def backup(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # Such a page could not read it, but keep the disk busy.
+            return answer({"code": "forbidden", "message": "another site's page may not do this"}, 403)
+        if request.method == "HEAD":
+            return Response(media_type="application/octet-stream")
+        copy = self._node.backup_copy()
+        try:
+            await self._context.unless_gone(request, copy.write)
+        except BaseException:
+            copy.close()
+            raise
+        return FileDownload(copy, name=_BACKUP_NAME, runner=self._node.ports.background)

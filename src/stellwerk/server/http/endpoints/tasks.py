@@ -1,0 +1,62 @@
+"""External tasks, and who works on them: topics and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.server.http import requests, views
+from stellwerk.server.http.answers import answer
+from stellwerk.server.http.context import ApiContext, Endpoint
+
+__all__ = ["TaskEndpoints"]
+
+_TASKS_AT_ONCE = 100
+"""Read together: each comes with its variables, which the list leaves out."""
+
+
+class TaskEndpoints:
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._node = context.node
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("GET", "/external-tasks", self.tasks),
+            Endpoint("GET", "/external-tasks/{task_id}", self.task),
+            Endpoint("GET", "/topics", self.topics),
+            Endpoint("GET", "/workers", self.workers),
+        )
+
+    async def tasks(self, request: Request) -> Response:
+        query = self._context.page_query(request, requests.TasksQuery)
+        found: list[dict[str, object]] = []
+        after = query.after
+        while (wanted := query.limit + 1 - len(found)) > 0:
+            tasks = await self._read(query, min(wanted, _TASKS_AT_ONCE), after)
+            found += [views.task_summary_view(task) for task in tasks]
+            if len(tasks) < min(wanted, _TASKS_AT_ONCE):
+                break
+            after = tasks[-1].task_id
+        return await self._context.answer_page("tasks", found, query.limit, dict)
+
+    async def _read(self, query: requests.TasksQuery, limit: int, after: str | None) -> Sequence[ExternalTask]:
+        return await self._node.tasks(
+            instance_id=query.instance_id, topic=query.topic, state=query.state, limit=limit, after=after
+        )
+
+    async def task(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        return answer(views.task_view(*await self._node.task(request.path_params["task_id"])))
+
+    async def topics(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        return await self._context.answer_rows("topics", await self._node.topics(), views.topic_view)
+
+    async def workers(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        return await self._context.answer_rows("workers", self._node.workers(), views.worker_view)

@@ -1,0 +1,293 @@
+"""Looking at a running engine and operating it: lists, bulk retries, the past, pruning, backups."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+SERVICE = '<serviceTask id="step" stellwerk:topic="{key}"/>'
+ONE_TRY = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="1"/>'
+TWO_TRIES = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="2" stellwerk:retryBackoff="PT0S"/>'
+NOTHING = '<exclusiveGateway id="step"/>'
+USER = '<userTask id="step"/>'
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_instances_are_found_by_what_they_are(ask: Run, deployed: Run, model: Run) -> None:
+    key = deployed(NOTHING)
+    assert ask("deploy", model(SERVICE)).exit_code == 0
+    ended = ask("start", key, "--version", "1", "--business-key", f"{key}-A").out.strip()
+    running = ask("start", key, "--business-key", f"{key}-B").out.strip()
+
+    def found(*filters: str) -> list[str]:
+        answer = ask("instances", "--json", *filters)
+        assert (answer.exit_code, answer.err) == (0, ""), answer
+        return [row["instance_id"] for row in json.loads(answer.out)]
+
+    of_process = ("--process", key)
+    assert found(*of_process) == [running, ended]
+    assert found(*of_process, "--version", "2") == [running]
+    assert found(*of_process, "--status", "completed") == [ended]
+    assert found("--business-key", f"{key}-B") == [running]
+    assert found(*of_process, "--since", "1h") == [running, ended]
+    assert found(*of_process, "--since", "1h", "--before", "30min") == []
+    assert found(*of_process, "--before", "2020-01-31") == []
+    assert found(*of_process, "--since", "2020-01-31T12:00:00+02:00") == [running, ended]
+    assert found(*of_process, "--no-incident") == [running, ended]
+    assert found(*of_process, "--incident") == []
+
+
+@pytest.mark.parametrize(
+    "arguments, what",
+    [
+        (["instances", "--since", "soon"], "--since soon: a time like 2026-01-31T12:00:00Z"),
+        (["instances", "--before", "2026-02-30"], "--before 2026-02-30: a time like"),
+        (["instances", "--version", "1"], "--version: of which process?"),
+        (["instances", "--status", "happy"], "happy"),
+        (["prune", "--older-than", "30"], "--older-than 30: a number with its unit is expected: 90s, 15min, 2h, 30d"),
+        (["prune", "--older-than", "6000w"], "--older-than 6000w: at most 100 years"),
+        (["prune"], "--older-than"),
+        (["retry"], "which incidents?"),
+        (["cancel"], "which instance?"),
+        (["tasks", "--state", "lost"], "lost"),
+        (["backup", "nowhere/copy.db"], "nowhere/copy.db: No such file or directory"),
+        (["backup", "."], "is a directory"),
+        (["replay", "x", "--at", "soon"], "soon"),
+    ],
+)
+def test_mistake_is_one_clear_line_and_exit_code_2(ask: Run, arguments: list[str], what: str) -> None:
+    ended = ask(*arguments)
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert what in ended.err
+
+
+def test_ready_work_without_a_worker_is_marked(ask: Run, deployed: Run, work: Run) -> None:
+    key = deployed(SERVICE)
+    instance_id = ask("start", key).out.strip()
+
+    def topic() -> Any:
+        (found,) = (row for row in json.loads(ask("topics", "--json").out) if row["topic"] == key)
+        return found
+
+    unattended = topic()
+    assert (unattended["ready"], unattended["workers"], unattended["is_unattended"]) == (1, 0, True)
+    line = next(line for line in ask("topics").out.splitlines() if line.startswith(key))
+    assert re.fullmatch(rf"{key} +1 +0 +0 +\d+ s +0 +0 +NO WORKER", line.rstrip())
+    worker = work(key, "import time; time.sleep(1.5)")
+    wait_until(lambda: topic()["locked"] == 1)
+    attended = topic()
+    assert (attended["ready"], attended["workers"], attended["is_unattended"]) == (0, 1, False)
+    (row,) = (row for row in json.loads(ask("workers", "--json").out) if row["topics"][0]["topic"] == key)
+    assert row["topics"][0]["held"] == 1
+    assert row["worker_id"] in ask("workers").out
+    (task,) = json.loads(ask("tasks", "--topic", key, "--state", "locked", "--json").out)
+    assert (task["instance_id"], task["lease"]["worker_id"]) == (instance_id, row["worker_id"])
+    assert f"{row['worker_id']}, fence " in ask("tasks", "--instance", instance_id).out
+    worker.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Each look takes a request: this does not spin."""
+    for _ in range(2_000):
+        if condition():
+            return
+    raise AssertionError("it never came to that")
+
+
+def test_several_instances_are_cancelled_and_those_that_cannot_are_named(ask: Run, deployed: Run) -> None:
+    key = deployed(SERVICE)
+    first, second = (ask("start", key).out.strip() for _ in range(2))
+    ended = ask("cancel", first, "nothing", second, "--reason", "ordered twice")
+    assert (ended.exit_code, ended.out) == (2, f"cancelled {first}\ncancelled {second}\n")
+    assert ended.err == "stellwerk: there is no instance nothing\n"
+
+
+# --- bulk retries ----------------------------------------------------------------------------------------------------
+
+
+def test_fault_87_many_incidents_are_requeued_which_is_not_solved(ask: Run, deployed: Run, work: Run) -> None:
+    key = deployed(ONE_TRY)
+    worker = work(key, "raise ValueError('the bank is closed')")
+    instance_ids = [ask("start", key, "--wait", "--timeout", "30").out.split()[0] for _ in range(3)]
+    assert worker.stop() == 0
+    assert all(id_ in ask("incidents", "--process", key).out for id_ in instance_ids)
+    (first, *others) = json.loads(ask("incidents", "--process", key, "--json").out)
+    assert json.loads(ask("incidents", "--process", key, "--kind", "no_such_kind", "--json").out) == []
+
+    named = ask("retry", first["incident_id"])
+    assert (named.exit_code, named.out) == (0, "re-queued 1 incident\n")
+    assert named.err == f"READY work without a connected worker: {key}\n"
+    gone = ask("retry", first["incident_id"])
+    assert (gone.exit_code, gone.out) == (2, "re-queued 0 incidents\n")
+    assert gone.err == f"stellwerk: there is no open incident {first['incident_id']} that fits\n"
+
+    as_json = json.loads(ask("retry", "--topic", key, "--retries", "2", "--json").out)
+    assert sorted(as_json["requeued"]) == sorted(row["incident_id"] for row in others)
+    assert (as_json["refused"], as_json["unattended_topics"]) == ([], [key])
+    tasks = json.loads(ask("tasks", "--topic", key, "--json").out)
+    assert sorted((task["state"], task["retries_left"]) for task in tasks) == [("READY", 1), ("READY", 2), ("READY", 2)]
+
+
+# --- the past --------------------------------------------------------------------------------------------------------
+
+
+def test_P3_trace_tells_who_held_a_task_under_which_fence(ask: Run, deployed: Run, work: Run) -> None:
+    key = deployed(TWO_TRIES)
+    worker = work(key, "if task.attempt == 1: raise ValueError('the bank is closed')")
+    instance_id = ask("start", key, "--wait", "--timeout", "30").out.split()[0]
+    assert worker.stop() == 0
+    told = json.loads(ask("trace", instance_id, "--json").out)
+    (task,) = told["tasks"]
+    first, second = task["leases"]
+    assert (first["end"], second["end"]) == ("failed", "completed")
+    assert first["message"].endswith("the bank is closed")
+    assert first["fence"] < second["fence"]
+    assert first["since"] <= first["until"] <= second["since"] <= second["until"]
+    (token,) = told["tokens"]
+    assert [stay["node_id"] for stay in token["stays"]] == ["s", "step", "e"]
+    shown = ask("trace", instance_id).out
+    assert re.search(
+        rf"^Task step {task['task_id']}: topic {key}, COMPLETED, 1 of 2 retries left$", shown, re.MULTILINE
+    )
+    assert re.search(rf"^{first['fence']} +.*failed: .*the bank is closed", shown, re.MULTILINE)
+    assert re.search(rf"^{second['fence']} +.*completed", shown, re.MULTILINE)
+    assert f"Token {token['token_id']} (start)" in shown
+
+
+def test_P3_replay_shows_the_state_after_each_step(ask: Run, deployed: Run) -> None:
+    instance_id = ask("start", deployed(USER), "--variables", '{"amount": 1}').out.strip()
+    ask("set-variables", instance_id, "--variables", '{"amount": 2}')
+    (task,) = json.loads(ask("user-tasks", "--instance", instance_id, "--json").out)
+    ask("complete", task["user_task_id"])
+
+    def state(*at: str) -> Any:
+        return json.loads(ask("replay", instance_id, *at, "--json").out)
+
+    last = state()
+    assert (last["state"]["status"], last["state"]["tokens"]) == ("COMPLETED", {})
+    first = state("--at", "1")
+    root = first["state"]["root_scope_id"]
+    assert (first["version"], first["state"]["status"]) == (1, "RUNNING")
+    assert first["state"]["scopes"][root]["variables"] == {"amount": 1}
+    assert state("--at", "2")["state"]["scopes"][root]["variables"] == {"amount": 2}
+    shown = ask("replay", instance_id, "--at", "1").out
+    assert f"Instance {instance_id} after step 1 (" in shown
+    for piece in ("Variables of the process\n", "Open user tasks\n", f"step   {task['user_task_id']}", "RUNNING"):
+        assert piece in shown
+    beyond = ask("replay", instance_id, "--at", str(last["version"] + 1))
+    assert (beyond.exit_code, beyond.is_one_clear_line) == (2, True)
+    assert f"the instance has steps 1 to {last['version']}" in beyond.err
+
+
+def test_P3_history_is_numbered_without_gaps(ask: Run, deployed: Run) -> None:
+    instance_id = ask("start", deployed(NOTHING)).out.strip()
+    history = json.loads(ask("show", instance_id, "--history", "--json").out)["history"]
+    assert [entry["sequence"] for entry in history] == list(range(1, len(history) + 1))
+    assert (history[0]["event_type"], history[-1]["event_type"]) == ("InstanceStarted", "InstanceCompleted")
+    shown = ask("show", instance_id, "--history").out
+    assert "InstanceStarted" in shown
+    assert "InstanceCompleted" in shown
+
+
+# --- pruning and backups ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file_engine(start_engine: Run, tmp_path: Path) -> Any:
+    """An engine of the test's own, on a file."""
+    (tmp_path / "data").mkdir()
+    return start_engine("--db", str(tmp_path / "data" / "orders.db"))
+
+
+def test_backup_of_a_running_engine_can_be_used(file_engine: Any, stellwerk: Run, model: Run, tmp_path: Path) -> None:
+    at = ("--url", file_engine.url)
+    assert stellwerk("deploy", model(USER, key="order"), *at).exit_code == 0
+    instance_id = stellwerk("start", "order", *at).out.strip()
+    copied = stellwerk("backup", "copy.db", *at)
+    assert (copied.exit_code, copied.err) == (0, "")
+    assert re.fullmatch(r"copied \d+\.\d MiB to copy\.db in \d+\.\d s\n", copied.out)
+    later = stellwerk("start", "order", *at).out.strip()
+    again = stellwerk("backup", "copy.db", *at)
+    assert (again.exit_code, again.err) == (2, "stellwerk: copy.db: is there already; --force replaces it\n")
+
+    listed = json.loads(stellwerk("instances", "--json", "--db", "copy.db").out)
+    assert [row["instance_id"] for row in listed] == [instance_id]
+    assert stellwerk("backup", "copy.db", "--force", *at).exit_code == 0
+    listed = json.loads(stellwerk("instances", "--json", "--db", "copy.db").out)
+    assert [row["instance_id"] for row in listed] == [later, instance_id]
+    assert sorted(os.listdir(tmp_path)) == ["copy.db", "data", "model.bpmn", "serve.log"]
+    with sqlite3.connect(tmp_path / "copy.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    assert not [name for name in os.listdir(tmp_path / "data") if "backup" in name], (
+        "nothing is left beside the database"
+    )
+
+
+def test_engine_without_a_file_has_no_backup(ask: Run, tmp_path: Path) -> None:
+    ended = ask("backup", "copy.db")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_backup_does_not_replace_what_lies_beside_a_log(ask: Run, tmp_path: Path) -> None:
+    (tmp_path / "copy.db-wal").write_bytes(b"of another database")
+    ended = ask("backup", "copy.db")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True)
+    assert "copy.db-wal: belongs to another database of that name" in ended.err
+
+
+def test_prune_deletes_what_ended_long_ago(file_engine: Any, stellwerk: Run, model: Run) -> None:
+    at = ("--url", file_engine.url)
+    stellwerk("deploy", model(USER, key="order"), *at)
+    running, ended = (stellwerk("start", "order", *at).out.strip() for _ in range(2))
+    stellwerk("cancel", ended, *at)
+    assert stellwerk("prune", "--older-than", "1h", *at).out == "deleted 0 instances\n"
+    assert stellwerk("prune", "--older-than", "0s", "--dry-run", *at).out == "would delete 1 instance\n"
+    assert stellwerk("prune", "--older-than", "0s", *at).out == "deleted 1 instance\n"
+    assert stellwerk("show", ended, *at).exit_code == 2
+    assert [row["instance_id"] for row in json.loads(stellwerk("instances", "--json", *at).out)] == [running]
+
+
+@pytest.fixture
+def breaking_server() -> Iterator[str]:
+    """Promises 1000 bytes and hangs up after 10."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"SQLite for")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_backup_that_breaks_off_leaves_nothing(stellwerk: Run, breaking_server: str, tmp_path: Path) -> None:
+    ended = stellwerk("backup", "copy.db", "--url", breaking_server)
+    assert (ended.exit_code, ended.is_one_clear_line) == (3, True), ended
+    assert "10 of 1000 bytes" in ended.err
+    (tmp_path / "copy.db").write_bytes(b"the copy of yesterday")
+    assert stellwerk("backup", "copy.db", "--force", "--url", breaking_server).exit_code == 3
+    assert (os.listdir(tmp_path), (tmp_path / "copy.db").read_bytes()) == (["copy.db"], b"the copy of yesterday")

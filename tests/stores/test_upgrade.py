@@ -1,0 +1,57 @@
+"""A database file that an earlier version of stellwerk wrote goes on where it stopped."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stellwerk.core.changes import RowChanges
+from stellwerk.ports import Pruned, PruneInstances
+from stellwerk.stores.sqlite import SqliteStore
+from stellwerk.stores.sqlite import migrations as module
+from stellwerk.stores.sqlite.migrations import known_migrations
+from stellwerk.system.file_lock import FileLock
+from stellwerk.system.threads import InlineRunner
+from stellwerk.testing.store_contract import ManualClock, StoreWorld
+from stellwerk.testing.store_contract.world import new_task
+
+
+def store_at(path: Path) -> SqliteStore:
+    return SqliteStore(path, runner=InlineRunner(), clock=ManualClock(), lock=FileLock(path))
+
+
+def applied(path: Path) -> list[int]:
+    with closing(sqlite3.connect(path)) as database:
+        return [row[0] for row in database.execute("SELECT number FROM schema_migrations ORDER BY number")]
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engine.db"
+    everything = known_migrations()
+    with monkeypatch.context() as earlier_version:
+        earlier_version.setattr(module, "known_migrations", lambda: everything[:1])
+        store = store_at(path)
+        await store.open()
+        world = StoreWorld(store, ManualClock())
+        await world.step("ended", RowChanges(status="COMPLETED"))
+        await world.step("running", RowChanges(new_tasks=(new_task("leased"), new_task("ready"))))
+        leased = await world.lease("leased")
+        await store.close()
+    assert applied(path) == [1]
+
+    store = store_at(path)
+    await store.open()
+    assert applied(path) == [migration.number for migration in everything]
+    world = StoreWorld(store, ManualClock(), {"running": 1})
+    assert [task.task_id for task in await world.fetch()] == ["ready"]
+    await world.commit(world.completion(leased))
+    assert await world.do(PruneInstances(world.clock.wall_ms() + 1, 10), Pruned) == Pruned(1)
+    assert [row.instance_id for row in await store.instances()] == ["running"]
+    (backlog,) = await store.topic_backlogs()
+    assert (backlog.ready, backlog.locked) == (0, 1)
+    await store.close()
