@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["pytester"]  # for the tests of our own plugin
+
 # Before anything imports it: its assertions shall tell what they compared.
 pytest.register_assert_rewrite("stellwerk.testing.store_contract")
 
