@@ -1,0 +1,70 @@
+"""The benchmarks run: each with sizes that measure nothing, but do everything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def results_of(*arguments: str) -> Any:
+    command = [sys.executable, "-m", "tests.benchmarks", *arguments, "--json"]
+    run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def core() -> Any:
+    return results_of("core", "--rounds", "1", "--seconds", "0.02", "--no-install")
+
+
+def test_push_measures_throughput_cost_and_latency() -> None:
+    sizes = ("--rounds", "1", "--seconds", "0.01", "--processes", "chain", "--latency-instances", "3")
+    results = results_of("push", *sizes, "--stores", "sqlite-full", "--worker-processes", "2")
+    [row] = results["throughput"]
+    assert row["life_cycles_per_second"] > row["life_cycles_per_second_with_starts"] > 0
+    assert row["engine_cpu_us"] > row["bare_loop_cpu_us"] > 0
+    assert row["worker_cpu_us"] > 0
+    [row] = results["latency"]
+    assert 0 < row["start_to_handler_p50_ms"] <= row["start_to_handler_p99_ms"]
+    assert row["handler_to_next_handler_p50_ms"] > 0
+
+
+def test_core_measures_our_own(core: Any) -> None:
+    rows = {row["name"]: row for row in core["contestants"]}
+    assert rows["decisions"]["cpu_of_decisions"] == rows["embedded"]["cpu_of_embedded"] == 1
+    assert rows["core"]["cpu_us"] < rows["embedded"]["cpu_us"]
+    assert rows["core and store"]["cpu_us"] < rows["embedded"]["cpu_us"]
+
+
+@pytest.mark.parametrize("peer", ["camunda-python", "SpiffWorkflow", "bpmn-engine"])
+def test_core_measures_peers_that_are_installed(core: Any, peer: str) -> None:
+    if peer in core["skipped"]:
+        pytest.skip(core["skipped"][peer])
+    [row] = [row for row in core["contestants"] if row["name"] == peer]
+    assert row["instances_per_second"] > 0
+    assert row["version"]
+
+
+def test_profiles_name_where_time_goes() -> None:
+    push = results_of("profile", "push", "--store", "sqlite-full", "--process", "wide", "--instances", "2")
+    modules = {module for module, _, _ in push["engine"]["own"]}
+    assert any(module.startswith("stellwerk.stores.sqlite") for module in modules), modules
+    assert any(module.startswith("stellwerk.worker") for module, _, _ in push["worker"]["own"])
+    core = results_of("profile", "core", "--instances", "300")["core"]
+    assert any(module.startswith("stellwerk.core") for module, _, _ in core["own"])
+    assert sum(share for _, _, share in core["own"]) == pytest.approx(1)
+
+
+def test_a_store_that_is_unknown_is_named() -> None:
+    command = [sys.executable, "-m", "tests.benchmarks", "push", "--stores", "memory,oracle"]
+    run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "unknown: oracle; known are memory, sqlite-full, sqlite-normal" in run.stderr
