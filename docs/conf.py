@@ -9,10 +9,9 @@ author = "The stellwerk authors"
 copyright = "The stellwerk authors, Apache-2.0"  # noqa: A001 - Sphinx wants this name
 version = release = installed_version("stellwerk")
 
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-myst_fence_as_directive = ["mermaid"]
 
 html_theme = "furo"
 html_title = f"stellwerk {release}"

@@ -118,6 +118,7 @@ class Peer:
     confirms: bool = True
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     arrived: trio.Event = attrs.field(factory=trio.Event)
+    subscribed: trio.Event = attrs.field(factory=trio.Event)
 
     async def connect(self, *, holding: dict[str, int] | None = None, reports: bool = True) -> Welcome:
         self.session_no += 1
@@ -154,13 +155,20 @@ class Peer:
             await self.say(Received(message.delivery))
 
     async def _report(self, session: WorkerSession) -> None:
+        """Every heartbeat; a subscription with a shorter lock makes it shorter at once."""
         while True:
-            await trio.sleep(session.heartbeat_ms / 1000)
+            subscribed = self.subscribed
+            with trio.move_on_after(session.heartbeat_ms / 1000):
+                await subscribed.wait()
+                continue
             await session.handle([Holding(tuple(LeaseRef(*held) for held in self.holding.items()))])
 
     async def say(self, *messages: WorkerMessage) -> None:
         assert self.session is not None
         await self.session.handle(messages)
+        if any(isinstance(message, Subscribe) for message in messages):
+            self.subscribed.set()
+            self.subscribed = trio.Event()
 
     async def next(self, kind: type[M], where: Callable[[M], bool] = lambda message: True) -> M:
         """The next message of this kind, taken out of what arrived. Several tasks may wait at a time."""

@@ -12,6 +12,7 @@ import pytest
 import structlog
 import trio
 
+from stellwerk.json_values import digest
 from stellwerk.wire.messages import (
     Ack,
     BpmnErrorReport,
@@ -199,7 +200,8 @@ async def test_fault_57_work_that_comes_too_late_is_on_record(
     (line,) = [line for line in lines if line["event"] == "request refused"]
     del line["event"]
     expected = {"request": "Complete", "task": old.task_id, "fence": old.fence, "worker": slow.worker_id}
-    assert dict(line) == {**line, **expected, "log_level": "info", "reason": "lease_lost"}
+    expected |= {"payload_digest": digest({"charged": True}), "log_level": "info", "reason": "lease_lost"}
+    assert line == expected
     ends = [(attempt.fence, attempt.end.value) for attempt in await world.store.attempts(old.task_id)]
     assert ends == [(old.fence, "expired")]
 
@@ -397,6 +399,14 @@ async def test_fault_56_a_task_that_nobody_takes_is_escalated_by_its_timer(
     assert row["element_id"] == "look"
     (task,) = await world.store.tasks(instance_id=instance_id)
     assert task.state.value == "READY", "it still waits"
+    (topic,) = await world.node.topics()
+    assert (topic.topic, topic.backlog.ready, topic.is_unattended) == ("work", 1, True), (
+        "operators see that nobody comes"
+    )
+    peer = await world.connect("work")
+    await peer.task()
+    (topic,) = await world.node.topics()
+    assert (topic.backlog.ready, topic.backlog.locked, topic.is_unattended) == (0, 1, False)
 
 
 # --- clocks --------------------------------------------------------------------------------------------------------

@@ -106,11 +106,13 @@ class Life:
     """When everything works again that failed while the disk was lost."""
     crash_in: int = 0
     """Pause points around a commit until the engine dies."""
+    has_crashed: bool = False
 
     async def pause_point(self, name: str) -> None:
         if self.crash_in and name.endswith("commit"):
             self.crash_in -= 1
             if not self.crash_in:
+                self.has_crashed = True
                 self.site.kill()
                 await trio.lowlevel.checkpoint()
 
@@ -123,7 +125,7 @@ class Life:
             with suppress(StellwerkError):  # the store is out of order, or somebody was quicker
                 await getattr(self, name)(*arguments)
             await wait_all_tasks_blocked()
-            if self.site.ended.is_set():
+            if self.has_crashed:
                 await self.restart()
                 await wait_all_tasks_blocked()
             self._hear_revocations()
@@ -136,6 +138,8 @@ class Life:
 
     async def start(self, count: int) -> None:
         for _ in range(count):
+            if self.has_crashed:
+                return
             number = str(len(self.instances))
             self.instances.append(derived_id("start", "p", number))
             await self.world.node.start_instance("p", {}, business_key=number, request_id=number)
@@ -195,7 +199,7 @@ class Life:
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
-        if self.site.ended.is_set():
+        if self.has_crashed:
             await self.restart()
         elif seconds >= TICK_SECONDS:
             await wait_all_tasks_blocked()
@@ -229,7 +233,7 @@ class Life:
 
     async def restart(self) -> None:
         self.world.store.refuse_changesets = 0
-        self.crash_in = 0
+        self.crash_in, self.has_crashed = 0, False
         self.world = await self.site.restart(pause_point=self.pause_point)
         self.rooms.clear()
         for peer in self.peers:

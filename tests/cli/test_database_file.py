@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -163,7 +164,29 @@ def test_a_file_is_backed_up_and_pruned(ask: Run, start: Run, stellwerk: Run, tm
     assert [row["instance_id"] for row in json.loads(ask("instances", "--json").out)] == [kept]
     in_copy = json.loads(stellwerk("instances", "--db", "copy.db", "--json").out)
     assert [row["instance_id"] for row in in_copy] == [ended, kept]
-    assert not [name for name in os.listdir(tmp_path) if "backup-" in name or name.endswith(".part")]
+    assert not [name for name in os.listdir(tmp_path) if "backup-" in name or name.endswith("partial")]
+
+
+def test_what_a_killed_backup_left_is_used_up_by_the_next_one(ask: Run, start: Run, tmp_path: Path) -> None:
+    start(SERVICE)
+    left = tmp_path / "copy.db.stellwerk-partial"
+    left.write_bytes(b"half of it")
+    assert ask("backup", "copy.db").exit_code == 0
+    assert not left.exists()
+    whole = (tmp_path / "copy.db").read_bytes()
+    # Killed between giving it its name and taking away the first one: both are the same file.
+    left.hardlink_to(tmp_path / "copy.db")
+    assert ask("backup", "copy.db").exit_code == 2
+    assert (tmp_path / "copy.db").read_bytes() == whole
+
+
+def test_two_backups_to_one_file_do_not_mix(ask: Run, start: Run, tmp_path: Path) -> None:
+    start(SERVICE)
+    with (tmp_path / "copy.db.stellwerk-partial").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = ask("backup", "copy.db")
+    assert refused.exit_code == 2
+    assert "another one is being written there" in refused.err
 
 
 # --- files that cannot be used ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -11,15 +12,14 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
-from stellwerk.actors.node import Node
-from stellwerk.app import AppConfig, open_engine
+import stellwerk
 from stellwerk.cli.main import _COMMANDS
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
 from stellwerk.model.dialects import stellwerk as own_dialect
 from stellwerk.model.reader import read_definitions
-from stellwerk.system.logging import LogLevel
 from stellwerk.wire.messages import NackCode
 from stellwerk.worker import Worker
 
@@ -53,7 +53,7 @@ def test_the_readmes_process_can_be_deployed() -> None:
 
 
 def test_the_readmes_worker_is_one() -> None:
-    [code] = code_blocks(ROOT / "README.md", "python")
+    code, _, _ = code_blocks(ROOT / "README.md", "python")
     names: dict[str, object] = {}
     exec(code, names)  # the example is ours
     assert isinstance(names["worker"], Worker)
@@ -81,57 +81,81 @@ def test_every_attribute_of_our_namespace_is_documented() -> None:
     assert [name for name in own_dialect._ATTRIBUTES if f"`{name}`" not in text] == []
 
 
-async def test_E6_the_example_of_an_engine_inside_a_program_runs() -> None:
+def test_E6_the_program_that_embeds_engine_and_worker_runs(tmp_path: Path) -> None:
     [xml] = code_blocks(ROOT / "README.md", "xml")
-    code, _ = code_blocks(DOCS / "embedding.md", "python")
-    names: dict[str, Any] = {}
-    exec(code, names)
-    with trio.fail_after(30):
-        assert await names["greet_in_process"](xml.encode()) == "Hello, Ada!"
+    _, program, _ = code_blocks(ROOT / "README.md", "python")
+    assert len(program.splitlines()) <= 25
+    assert code_blocks(DOCS / "embedding.md", "python")[0] == program
+    (tmp_path / "greeting.bpmn").write_text(xml)
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "Hello, Ada!\n", "")
+    assert (tmp_path / "greeting.db").exists()
 
 
-async def test_E6_the_example_of_a_node_without_a_port_runs(tmp_path: Path) -> None:
+def test_the_readmes_test_of_a_process_passes(tmp_path: Path) -> None:
+    [xml] = code_blocks(ROOT / "README.md", "xml")
+    (tmp_path / "greeting.bpmn").write_text(xml)
+    (tmp_path / "test_greeting.py").write_text(code_blocks(ROOT / "README.md", "python")[2])
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
+
+
+async def test_E6_the_example_that_opens_a_file_again_runs(tmp_path: Path) -> None:
     [xml] = code_blocks(ROOT / "README.md", "xml")
     xml = re.sub(r"<serviceTask .*/>", '<userTask id="greet"/>', xml)
-    _, code = code_blocks(DOCS / "embedding.md", "python")
+    _, code, _ = code_blocks(DOCS / "embedding.md", "python")
     names: dict[str, Any] = {}
     exec(code, names)
-    config = AppConfig(db=tmp_path / "greeting.db", log_level=LogLevel.ERROR)
+    db = tmp_path / "greeting.db"
     with trio.fail_after(30):
-        async with open_engine(config) as node:
-            await node.deploy([("greeting.bpmn", xml.encode())])
-            instance_ids = [await node.start_instance("greeting", {}) for _ in range(3)]
-        assert await names["approve_all"](config.db) == len(instance_ids)
-        async with open_engine(config) as node:
-            assert {(await node.view(id_)).summary.status for id_ in instance_ids} == {"COMPLETED"}
+        async with stellwerk.open_engine(db) as engine:
+            await engine.deploy(("greeting.bpmn", xml.encode()))
+            instance_ids = [await engine.start("greeting") for _ in range(3)]
+        assert await names["approve_all"](db) == len(instance_ids)
+        async with stellwerk.open_engine(db) as engine:
+            assert {(await engine.instance(id_)).summary.status for id_ in instance_ids} == {"COMPLETED"}
 
 
-def test_every_method_of_a_node_is_documented() -> None:
+async def test_E6_the_example_in_virtual_time_runs(mock_clock: MockClock) -> None:
+    [xml] = code_blocks(ROOT / "README.md", "xml")
+    wait = "<timerEventDefinition><timeDuration>P3D</timeDuration></timerEventDefinition>"
+    xml = re.sub(
+        r"<serviceTask .*/>", f'<intermediateCatchEvent id="greet">{wait}</intermediateCatchEvent>', xml
+    ).replace('process id="greeting"', 'process id="wait"')
+    *_, code = code_blocks(DOCS / "embedding.md", "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert await names["wait_for_days"](xml.encode(), 2) == "RUNNING"
+    assert await names["wait_for_days"](xml.encode(), 3) == "COMPLETED"
+
+
+def test_every_method_of_an_engine_is_documented() -> None:
     text = (DOCS / "embedding.md").read_text(encoding="utf-8")
-    internal = {
-        *("start", "open_session", "session_ended", "dispatcher", "wake_dispatchers", "returned", "undeliverable"),
-        *("post", "spawn", "stepped"),
-    }
-    methods = [name for name, value in vars(Node).items() if callable(value) and not name.startswith("_")]
-    assert [name for name in methods if f"`{name}(" not in text and name not in internal] == []
+    methods = [name for name in dir(stellwerk.Engine) if not name.startswith("_") and name != "node"]
+    assert len(methods) > 20
+    assert [name for name in methods if f"`{name}(" not in text and f"engine.{name}`" not in text] == []
+
+
+def test_every_option_of_an_engine_is_documented() -> None:
+    text = (DOCS / "embedding.md").read_text(encoding="utf-8")
+    options = inspect.signature(stellwerk.open_engine).parameters
+    assert [name for name in options if not re.search(rf"^\| .*`{name}`.* \|", text, re.MULTILINE)] == []
 
 
 def test_every_command_is_documented() -> None:
     text = (DOCS / "operations.md").read_text(encoding="utf-8")
     commands = [name for name, _, _ in _COMMANDS]
     assert [name for name in commands if f"`{name}`" not in text and f"`stellwerk {name}" not in text] == []
-
-
-def test_every_path_of_the_http_api_is_documented() -> None:
-    text = re.sub(r"\{\w+\}", "{id}", (DOCS / "http-api.md").read_text(encoding="utf-8"))
-    paths = re.findall(
-        r'^            \("(GET|POST)", "(/[^"]+)"',
-        (ROOT / "src/stellwerk/server/http/api.py").read_text(),
-        re.MULTILINE,
-    )
-    assert len(paths) > 10
-    wanted = [f"{method} /api/v1{re.sub(r'{[a-z_]+}', '{id}', path)}" for method, path in paths]
-    assert [line for line in wanted if f"`{line}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)

@@ -70,6 +70,7 @@ class Proxy:
     """Connections, by number, whose bytes go nowhere."""
     to_engine: list[trio.SocketStream] = attrs.field(factory=list)
     is_down: bool = False
+    """New connections are closed at once."""
 
     async def serve(self, task_status: trio.TaskStatus[Proxy]) -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -104,7 +105,8 @@ class Proxy:
             scope.cancel()
 
     def fall_silent(self) -> None:
-        """All connections that there are; later ones work."""
+        """All connections that there are, and no new ones."""
+        self.is_down = True
         self.silent |= set(range(len(self.scopes)))
 
     def hang_up(self) -> None:
@@ -130,6 +132,17 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     with trio.fail_after(seconds):
         while not condition():
             await trio.sleep(0.01)
+
+
+async def subscribed(engine: ServedEngine, workers: int) -> None:
+    """So many sessions are open, and so many workers have room."""
+
+    def are_there() -> bool:
+        statistics: Any = engine.node.statistics()
+        topic = statistics["topics"].get("charge", {"workers": 0})
+        return (statistics["sessions"], topic["workers"]) == (workers, workers)
+
+    await until(are_there)
 
 
 @attrs.define
@@ -182,6 +195,7 @@ async def test_fault_18_connection_that_fell_silent_is_found_out_by_both_sides(
     """A proxy drops what both sides say and closes nothing: heartbeats are missed, deliveries not confirmed."""
     far = await Helper.connected(nursery, proxy.port, max_tasks=50, lock_duration=LOCK_SECONDS)
     near = await Helper.connected(nursery, port_of(engine), max_tasks=5, lock_duration=LONG_LOCK_SECONDS)
+    await subscribed(engine, 2)
     proxy.fall_silent()
     lost = await start(engine)
     await completed(engine, lost)
@@ -190,8 +204,10 @@ async def test_fault_18_connection_that_fell_silent_is_found_out_by_both_sides(
     later = await start(engine)
     _, attempts = await completed(engine, later)
     assert attempts == (), "the silent one is asked no more"
-    await until(lambda: len(proxy.scopes) == 2)
-    await until(far.worker.is_healthy)
+    await until(lambda: not far.worker.is_healthy())
+    await subscribed(engine, 1)
+    proxy.is_down = False
+    await subscribed(engine, 2)
     again = await start(engine)
     await completed(engine, again)
     assert far.began == [again], "it has most room, and is trusted again"
@@ -203,6 +219,7 @@ async def test_fault_20_connection_that_breaks_leaves_the_lease_with_its_worker(
     """It comes back, its handler has gone on all the while, and nobody else was asked."""
     far = await Helper.connected(nursery, proxy.port, max_tasks=50, lock_duration=LONG_LOCK_SECONDS, is_held_up=True)
     near = await Helper.connected(nursery, port_of(engine), max_tasks=1, lock_duration=LONG_LOCK_SECONDS)
+    await subscribed(engine, 2)
     instance_id = await start(engine)
     await until(lambda: far.began == [instance_id])
     for number in range(3):
@@ -222,6 +239,7 @@ async def test_fault_22_task_pushed_into_a_dead_connection_goes_back_at_once(
     """Long before its lock ends: the connection was reset, and its worker is the first to be asked."""
     far = await Helper.connected(nursery, proxy.port, max_tasks=50, lock_duration=LONG_LOCK_SECONDS)
     near = await Helper.connected(nursery, port_of(engine), max_tasks=1, lock_duration=LONG_LOCK_SECONDS)
+    await subscribed(engine, 2)
     proxy.reset()
     instances = [await start(engine) for _ in range(3)]
     for instance_id in instances:

@@ -102,3 +102,15 @@ def test_the_lock_beside_the_file_names_its_holder_too(tmp_path: Path, monkeypat
 def test_a_place_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "engine.db"
     assert refusal(path) == f"{path} cannot be opened: No such file or directory"
+
+
+def test_a_forked_process_does_not_keep_what_was_released(path: Path) -> None:
+    lock = FileLock(path)
+    lock.acquire()
+    assert lock._descriptor is not None
+    inherited = os.dup(lock._descriptor)  # shares the lock, as the descriptor of a forked process does
+    try:
+        lock.release()
+        assert lock_elsewhere(path) == "locked"
+    finally:
+        os.close(inherited)

@@ -8,6 +8,7 @@ import trio
 
 from stellwerk.actors.instance import Envelope, InstanceActor, InstanceServices
 from stellwerk.actors.mailbox import MailboxClosed
+from stellwerk.actors.supervisor import STOPPED, start_actor
 from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 
 __all__ = ["Instances"]
@@ -27,7 +28,10 @@ class Instances:
         return len(self._live)
 
     async def post(self, instance_id: str, envelope: Envelope, *, fresh: bool = False) -> None:
-        """Put a command into the instance's mailbox; waits while it is full. The envelope's reply gets the answer."""
+        """Put a command into the instance's mailbox; waits while it is full. The envelope's reply gets the answer.
+
+        :raises StoreUnavailable: the engine stops.
+        """
         while True:
             live = self._live.get(instance_id)
             actor = live[0] if live is not None else self._start(instance_id, fresh)
@@ -41,8 +45,8 @@ class Instances:
     def _start(self, instance_id: str, fresh: bool) -> InstanceActor:
         actor = InstanceActor(instance_id, self._services, fresh=fresh)
         scope = trio.CancelScope()
+        start_actor(self._nursery, f"instance {instance_id}", self._run, actor, scope)
         self._live[instance_id] = (actor, scope)
-        self._nursery.start_soon(self._run, actor, scope, name=f"instance {instance_id}")
         return actor
 
     async def _run(self, actor: InstanceActor, scope: trio.CancelScope) -> None:
@@ -53,7 +57,7 @@ class Instances:
             self._services.ports.log.exception("instance failed and is dropped", instance=actor.instance_id)
             self._drop(actor, InvariantBroken(f"instance {actor.instance_id} failed; the request may be repeated"))
         except BaseException:
-            self._drop(actor, StoreUnavailable("the engine stops; the request may be repeated"))
+            self._drop(actor, StoreUnavailable(STOPPED))
             raise
 
     def _drop(self, actor: InstanceActor, error: StellwerkError) -> None:

@@ -27,7 +27,7 @@ from stellwerk.actors.operations import NodeOperations
 from stellwerk.actors.reading import NodeReads
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
-from stellwerk.actors.supervisor import supervise
+from stellwerk.actors.supervisor import start_actor, supervise
 from stellwerk.actors.topics import Topics
 from stellwerk.actors.views import EndWaiters
 from stellwerk.core.changes import RowChanges
@@ -206,7 +206,8 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         await self._instances.post(instance_id, envelope)
 
     def spawn(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        self._nursery.start_soon(self._run_background, function, arguments)
+        """:raises StoreUnavailable: the engine stops."""
+        start_actor(self._nursery, function.__qualname__, self._run_background, function, arguments)
 
     async def _run_background(self, function: Callable[..., Awaitable[None]], arguments: tuple[object, ...]) -> None:
         try:

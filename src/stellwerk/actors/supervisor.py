@@ -6,12 +6,18 @@ A failed service keeps nothing in doubt: what it works on stands in the store, a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVarTuple
+
+import trio
 
 from stellwerk.errors import StoreUnavailable
 from stellwerk.ports import Clock, Log
 
-__all__ = ["supervise"]
+__all__ = ["STOPPED", "start_actor", "supervise"]
+
+Arguments = TypeVarTuple("Arguments")
+
+STOPPED = "the engine stops; the request may be repeated"
 
 _PAUSE_SECONDS_FIRST = 0.05
 _PAUSE_SECONDS_MAX = 2.0
@@ -32,3 +38,20 @@ async def supervise(name: str, service: Callable[[], Awaitable[None]], *, clock:
             pause = _PAUSE_SECONDS_FIRST
         await clock.sleep(pause)
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+
+
+def start_actor(
+    nursery: trio.Nursery,
+    name: str,
+    run: Callable[[*Arguments], Awaitable[None]],
+    *arguments: *Arguments,
+) -> None:
+    """Start an actor in the node's nursery.
+
+    :raises StoreUnavailable: the node has stopped. Some still ask then: who was waiting for a thread when everything
+        was cancelled, or shields itself to tidy up.
+    """
+    try:
+        nursery.start_soon(run, *arguments, name=name)
+    except RuntimeError:  # trio says no more than that: the nursery is closed
+        raise StoreUnavailable(STOPPED) from None

@@ -13,7 +13,7 @@ import trio
 
 from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher
 from stellwerk.actors.leases import WorkerLink
-from stellwerk.actors.supervisor import supervise
+from stellwerk.actors.supervisor import start_actor, supervise
 from stellwerk.ports import ReadyTask
 
 __all__ = ["Topics"]
@@ -33,7 +33,7 @@ class Topics:
         return len(self._live)
 
     def dispatcher(self, topic: str) -> TopicDispatcher:
-        """For a subscription or a held lease. Started if need be."""
+        """For a subscription or a held lease. Started if need be. :raises StoreUnavailable: the engine stops."""
         live = self._live.get(topic)
         return live[0] if live is not None else self._start(topic)
 
@@ -81,8 +81,8 @@ class Topics:
     def _start(self, topic: str) -> TopicDispatcher:
         dispatcher = TopicDispatcher(topic, self._services)
         scope = trio.CancelScope()
+        start_actor(self._nursery, f"topic {topic}", self._run, dispatcher, scope)
         self._live[topic] = (dispatcher, scope)
-        self._nursery.start_soon(self._run, dispatcher, scope, name=f"topic {topic}")
         return dispatcher
 
     async def _run(self, dispatcher: TopicDispatcher, scope: trio.CancelScope) -> None:

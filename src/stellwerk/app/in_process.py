@@ -33,6 +33,12 @@ class WorkerOptions(TypedDict, total=False):
     threads: Threads | None
 
 
+class _InProcessWorker(Worker):
+    def __init__(self, engine: InProcessWorkers, url: str, *, dial: Dial, **options: Unpack[WorkerOptions]) -> None:
+        super().__init__(url, dial=dial, **options)
+        self.engine = engine
+
+
 class InProcessWorkers:
     """Makes workers, and runs those that end with the engine."""
 
@@ -50,7 +56,7 @@ class InProcessWorkers:
         """See `stellwerk.app.engine.Engine.worker`."""
         if is_virtual_time() and options.get("threads") is None:
             options["threads"] = InlineRunner()
-        return Worker(_URL, dial=self._dial, **options)
+        return _InProcessWorker(self, _URL, dial=self._dial, **options)
 
     async def _dial(self, endpoint: Endpoint) -> trio.abc.Stream:
         if endpoint != self._endpoint:
@@ -60,6 +66,8 @@ class InProcessWorkers:
         return await self._listener.connect()
 
     async def start(self, worker: Worker) -> None:
+        if isinstance(worker, _InProcessWorker) and worker.engine is not self:
+            raise Conflict("the worker was made by another engine and works for that one: start it there")
         await self._nursery.start(self._run, worker)
 
     async def _run(self, worker: Worker, task_status: trio.TaskStatus[None]) -> None:

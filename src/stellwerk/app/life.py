@@ -35,6 +35,10 @@ class EngineLife:
             self._calls.add(scope)
             try:
                 return await call()
+            except StoreUnavailable:
+                # Who is cancelled together with the engine hears that, not that the engine has stopped first.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise
             finally:
                 self._calls.discard(scope)
         raise StoreUnavailable("this engine has ended meanwhile; what was asked may have been done or not")

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -24,6 +24,7 @@ __all__ = ["backup", "prune"]
 
 _WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """How a file system says that it has no hard links."""
+_FILE_MODE = 0o600
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
@@ -56,9 +57,12 @@ def prune(
 
 def _prune(client: Client, older_than_ms: int) -> int:
     deleted = 0
+    began = time.monotonic()
     with progress("Deleting") as report:
         while True:
-            answer = client.post("/prune", {"older_than_ms": older_than_ms})
+            # What ends from now on is none of ours: on a busy engine there would always be more.
+            since_ms = int((time.monotonic() - began) * 1000)
+            answer = client.post("/prune", {"older_than_ms": older_than_ms + since_ms})
             deleted += int(answer["instances"])
             report(deleted, None)
             if not answer["more"]:
@@ -157,21 +161,18 @@ def _new_file(file: Path, force: bool) -> Iterator[BinaryIO]:
 
     :raises Mistake: it cannot be written, or (unless `force`) there is one of this name.
     """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
-    with _told_as_mistake(file):
-        stream = open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
+    from stellwerk.errors import Conflict
+    from stellwerk.stores.sqlite.backup import partial_file
+
     try:
-        with stream:
-            yield stream
-            with _told_as_mistake(file):
-                stream.flush()
-                os.fsync(stream.fileno())
-        with _told_as_mistake(file):
+        with _told_as_mistake(file), partial_file(file, _FILE_MODE) as (temporary, descriptor):
+            with open(descriptor, "wb", closefd=False) as stream:
+                yield stream
+            os.fsync(descriptor)
             _refuse_existing(file, force)
             _give_name(temporary, file, force)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    except Conflict as error:
+        raise Mistake(error.message) from None
 
 
 def _give_name(temporary: Path, file: Path, force: bool) -> None:

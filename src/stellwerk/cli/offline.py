@@ -183,6 +183,8 @@ def _check_file(file: Path) -> None:
     try:
         if file.is_dir():
             raise Mistake(f"{file}: is a directory")
+        if file.exists() and not file.is_file():
+            raise Mistake(f"{file}: is not a file")  # to open a pipe would wait for its other end
         with file.open("rb") as stream:
             head = stream.read(100)
     except FileNotFoundError:

@@ -45,6 +45,8 @@ class FileLock:
         self._path = Path(os.path.realpath(path))
         self._identity: _Identity | None = None
         self._descriptor: int | None = None
+        self._holder: int | None = None
+        """The process that has acquired it; one that it forks has the descriptor too."""
 
     def __repr__(self) -> str:
         return f"FileLock({str(self._path)!r}, {'free' if self._descriptor is None else 'held'})"
@@ -58,6 +60,7 @@ class FileLock:
             opened = self._open(self._path)
             status = os.fstat(opened)
             self._descriptor = self._lock(opened)
+            self._holder = os.getpid()
             self._identity = status.st_dev, status.st_ino
             _held_here.add(self._identity)
 
@@ -65,6 +68,9 @@ class FileLock:
         """Does nothing when it is not held."""
         with _guard:
             if self._descriptor is not None:
+                if self._holder == os.getpid():
+                    # Closing alone would leave it to processes that were forked meanwhile.
+                    _unlock(self._descriptor)
                 os.close(self._descriptor)
                 self._descriptor = None
             if self._identity is not None:
@@ -122,6 +128,14 @@ def _identity_at(path: Path) -> _Identity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    if _has_description_locks():
+        fcntl.fcntl(
+            descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, _LOCKED_BYTE, os.getpid(), 0)
+        )
 
 
 def _has_description_locks() -> bool:

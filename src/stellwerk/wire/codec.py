@@ -21,6 +21,7 @@ from stellwerk.wire import messages as wire
 
 __all__ = [
     "UnknownMessage",
+    "class_type_name",
     "decode_engine_frame",
     "decode_worker_frame",
     "encode_frame",
@@ -123,7 +124,12 @@ _ENGINE_SHAPES = _shapes(wire.EngineMessage)
 
 def type_name(message: object) -> str:
     """The name of a message on the wire, as ``bpmn_error`` for a `BpmnErrorReport`."""
-    return _NAMES[type(message)]
+    return class_type_name(type(message))
+
+
+def class_type_name(message_class: type) -> str:
+    """The same of a message's class."""
+    return _NAMES[message_class]
 
 
 # --- encoding ------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ _ENVELOPE_BYTES_MAX = 64 * 1024
 """What a request may hold beside its variables."""
 _ESCAPED_PER_BYTE_MAX = 3
 """Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
+_WHOLE_AT_ONCE = 2
 _KEY_CHARS_MAX = 255
 """Business keys, correlation keys, names and ids that the caller gives; as long as Camunda has them."""
 
@@ -48,6 +49,8 @@ class Endpoint:
 class ApiContext:
     node: Node
     draining: Draining
+    whole_instances: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(_WHOLE_AT_ONCE))
+    """For what reads everything about an instance: the lives of fifty large ones do not fit into memory at once."""
 
     # --- requests
 

@@ -20,7 +20,7 @@ import trio
 from stellwerk.errors import Conflict, StellwerkError, StoreUnavailable
 from stellwerk.ports import ThreadRunner
 
-__all__ = ["PARTIAL_SUFFIX", "FileCopy", "copy_file"]
+__all__ = ["PARTIAL_SUFFIX", "FileCopy", "copy_file", "partial_file"]
 
 PARTIAL_SUFFIX = ".stellwerk-partial"
 """Behind the target's name while the copy is not whole. One that a killed process left is reused by the next copy."""
@@ -64,7 +64,7 @@ class FileCopy:
         """:raises Conflict: the target exists, or is being written; StoreUnavailable: it cannot be written."""
         _check_target(self._target)
         try:
-            with _partial_file(self._target, os.stat(self._source).st_mode & 0o777) as (partial, descriptor):
+            with partial_file(self._target, os.stat(self._source).st_mode & 0o777) as (partial, descriptor):
                 self._copy_pages(partial, descriptor)
                 os.fsync(descriptor)
                 _give_name(partial, self._target)
@@ -111,8 +111,11 @@ def _check_target(target: Path) -> None:
 
 
 @contextmanager
-def _partial_file(target: Path, mode: int) -> Iterator[tuple[Path, int]]:
-    """An empty file beside the target, locked, with its descriptor; what has not got its name by the end is deleted."""
+def partial_file(target: Path, mode: int) -> Iterator[tuple[Path, int]]:
+    """An empty file beside the target, locked, with its descriptor; what has not got its name by the end is deleted.
+
+    :raises Conflict: another one is being written there. OSError: it cannot be written.
+    """
     partial = target.with_name(target.name + PARTIAL_SUFFIX)
     _drop_second_name(partial)
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -89,24 +89,26 @@ class HistoryEndpoints:
 
     async def trace(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        trace = await self._node.trace(request.path_params["instance_id"])
-        return await self._context.answer_long(
-            lambda: encoded(
-                {
-                    "instance_id": trace.instance_id,
-                    "tokens": [piece(views.plain_view(token)) for token in trace.tokens],
-                    "tasks": [piece(views.plain_view(task)) for task in trace.tasks],
-                }
-            ),
-            len(trace.tokens) + len(trace.tasks),
-        )
+        async with self._context.whole_instances:
+            trace = await self._node.trace(request.path_params["instance_id"])
+            return await self._context.answer_long(
+                lambda: encoded(
+                    {
+                        "instance_id": trace.instance_id,
+                        "tokens": [piece(views.plain_view(token)) for token in trace.tokens],
+                        "tasks": [piece(views.plain_view(task)) for task in trace.tasks],
+                    }
+                ),
+                len(trace.tokens) + len(trace.tasks),
+            )
 
     async def state(self, request: Request) -> Response:
         query = self._context.query(request, requests.StateQuery)
-        step, state = await self._node.replay_step(request.path_params["instance_id"], query.at)
-        return await self._context.answer_long(
-            lambda: encoded(
-                {"version": step.version, "at": views.instant(step.at_ms), "state": views.state_view(state)}
-            ),
-            len(state.tokens) + len(state.completed) + len(state.activities),
-        )
+        async with self._context.whole_instances:
+            step, state = await self._node.replay_step(request.path_params["instance_id"], query.at)
+            return await self._context.answer_long(
+                lambda: encoded(
+                    {"version": step.version, "at": views.instant(step.at_ms), "state": views.state_view(state)}
+                ),
+                len(state.tokens) + len(state.completed) + len(state.activities),
+            )

@@ -77,10 +77,11 @@ class InstanceEndpoints:
     async def instance(self, request: Request) -> Response:
         query = self._context.query(request, requests.InstanceQuery)
         instance_id = request.path_params["instance_id"]
-        view = await self._node.view(instance_id, with_history=False)
-        history = await first_history_piece(self._node, instance_id) if query.history else None
-        rows = len(view.tasks) + len(view.tokens)
-        return await self._context.answer_long(partial(_whole_text, view, history), rows)
+        async with self._context.whole_instances:
+            view = await self._node.view(instance_id, with_history=False)
+            history = await first_history_piece(self._node, instance_id) if query.history else None
+            rows = len(view.tasks) + len(view.tokens)
+            return await self._context.answer_long(partial(_whole_text, view, history), rows)
 
     async def wait(self, request: Request) -> Response:
         query = self._context.query(request, requests.WaitQuery)
