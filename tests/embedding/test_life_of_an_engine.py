@@ -312,3 +312,12 @@ async def test_a_large_payload_passes_in_both_directions(process: Process) -> No
             for instance_id in ids:
                 await engine.wait_for_end(instance_id)
                 assert len(str((await engine.variables(instance_id))["back"])) == len(text)
+
+
+async def test_a_worker_that_another_engine_made_is_refused() -> None:
+    async with stellwerk.open_engine() as one, stellwerk.open_engine() as other:
+        worker = one.worker()
+        worker.task("work")(lambda payload: None)
+        with pytest.raises(Conflict, match="made by another engine"):
+            await other.start_worker(worker)
+        await one.start_worker(worker)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
+import trio
 
 from stellwerk.actors.mailbox import Mailbox, MailboxClosed, Reply
 from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
@@ -69,7 +70,10 @@ class Committer:
         requests: list[_Request] = []
         try:
             while True:
-                requests = await self._mailbox.get_all(self._batch_max)
+                await self._mailbox.wait()
+                # Whoever can run now may have more for the same transaction; nobody is waited for.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                requests = self._mailbox.take(self._batch_max)
                 await self._commit(requests)
         except Exception:
             self._fail_all(requests, InvariantBroken("the store failed; the request may be repeated"))

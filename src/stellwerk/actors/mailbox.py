@@ -97,9 +97,13 @@ class Mailbox(Generic[T]):
 
     async def get_all(self, items_max: int | None = None) -> list[T]:
         """Wait for at least one item, then take what is there, at most `items_max`."""
+        await self.wait()
+        return self.take(items_max)
+
+    async def wait(self) -> None:
+        """Until there is an item."""
         while not self._items:
             await self._receiver.sleep()
-        return self.take(items_max)
 
     def take(self, items_max: int | None = None) -> list[T]:
         """What is there now, possibly nothing."""

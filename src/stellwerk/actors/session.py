@@ -215,6 +215,8 @@ class WorkerSession:
             if self.closed:
                 return None
             await self._outbox.wait()
+            # What becomes ready at the same time travels in the same frame; nobody is waited for.
+            await trio.lowlevel.cancel_shielded_checkpoint()
         self._deliveries.mark_taken()
         return self._outbox.take()
 

@@ -179,7 +179,7 @@ class Engine(EngineReads, EngineUpkeep):
         """Run a worker until it stops or the engine ends; returns when it runs. What `Worker.serve` raises later ends
         the engine's block.
 
-        :raises Conflict: it runs already, or has no handler.
+        :raises Conflict: it runs already, has no handler, or was made by another engine.
         """
         await self._workers.start(worker)
 

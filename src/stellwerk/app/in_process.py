@@ -13,7 +13,7 @@ from stellwerk.system.threads import InlineRunner
 from stellwerk.worker import Worker
 from stellwerk.worker.reports import Logger
 from stellwerk.worker.runtime import TokenSource
-from stellwerk.worker.system import Endpoint, Threads
+from stellwerk.worker.system import Dial, Endpoint, Threads
 
 __all__ = ["InProcessWorkers", "WorkerOptions"]
 
