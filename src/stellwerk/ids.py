@@ -19,9 +19,9 @@ _LAST_GROUP_VALUES = 1 << _LAST_GROUP_BITS
 
 
 class FreshIds:
-    """A source of UUIDv7 values (RFC 9562, 5.7) for one step: a timestamp, and 74 bits that grow by one for each id.
+    """A source of UUIDv7 values (RFC 9562, 5.7): a timestamp, and 74 bits that grow by one for each id (6.2, method 2).
 
-    Two sources with the same arguments give the same ids.
+    Two sources with the same arguments give the same ids. One source with 74 random bits may serve a process for ever.
     """
 
     __slots__ = ("_groups", "_high", "_low", "_timestamp")
@@ -33,6 +33,14 @@ class FreshIds:
         counter = entropy & ((1 << (_COUNTER_BITS - 1)) - 1)
         self._high, self._low = divmod(counter, _LAST_GROUP_VALUES)
         self._groups = self._first_groups()
+
+    def at(self, now_ms: InstantMs) -> FreshIds:
+        """The same source, later or earlier: its ids from here on carry this timestamp, and are still all different."""
+        timestamp = now_ms & ((1 << 48) - 1)
+        if timestamp != self._timestamp:
+            self._timestamp = timestamp
+            self._groups = self._first_groups()
+        return self
 
     def next(self) -> str:
         """The next id in the usual form with dashes."""

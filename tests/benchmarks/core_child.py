@@ -58,7 +58,7 @@ class _Instance:
 
     process: Process
     clock: SystemClock
-    entropy: SystemEntropy
+    ids: FreshIds
     id: str
     state: InstanceState | None = None
     version: int = 0
@@ -69,7 +69,7 @@ class _Instance:
             definition=self.process,
             definition_id=_DEFINITION,
             now_ms=now_ms,
-            ids=FreshIds(now_ms, self.entropy.integer(74)),
+            ids=self.ids.at(now_ms),
             failure_policy=FailurePolicy.INCIDENT,
             limits=_LIMITS,
         )
@@ -96,10 +96,10 @@ class _Ours(Contest):
     def __init__(self) -> None:
         self.process = read_definitions(chain().encode(), limits=_LIMITS).processes[0]
         self.clock = SystemClock()
-        self.entropy = SystemEntropy()
+        self.ids = FreshIds(self.clock.wall_ms(), SystemEntropy().integer(74))
 
     def instance(self) -> _Instance:
-        return _Instance(self.process, self.clock, self.entropy, self.entropy.uuid())
+        return _Instance(self.process, self.clock, self.ids, self.ids.next())
 
     def handle(self, variables: JsonObject) -> JsonObject:
         """What a worker would do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any, get_args
 
@@ -208,3 +209,28 @@ async def test_step_that_is_not_there_is_refused_in_words(deployed: Any, at: int
     reply = await deployed.get(f"/process-instances/{await deployed.start()}/state?at={at}")
     assert (reply.status, reply.body["code"]) == (400, "invalid")
     assert f"no step {at}" in reply.body["message"]
+
+
+@pytest.mark.parametrize("what", ["trace", "state"])
+async def test_P3_many_readers_of_a_long_life_do_not_hold_it_in_memory_all_at_once(
+    deployed: Any, engine: ServedEngine, what: str
+) -> None:
+    instance_id = await deployed.start("approval")
+    for number in range(_LONG_STEPS):
+        await engine.node.set_variables(instance_id, {"pad": f"{number:5}" * (_LONG_STEP_BYTES // 5)})
+    tracemalloc.start()
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(_READERS):
+                nursery.start_soon(_read, deployed, f"/process-instances/{instance_id}/{what}")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < _READERS / 3 * _LONG_STEPS * _LONG_STEP_BYTES
+
+
+_LONG_STEPS, _LONG_STEP_BYTES, _READERS = 100, 50_000, 16
+
+
+async def _read(client: Any, path: str) -> None:
+    assert (await client.get(path)).status == 200

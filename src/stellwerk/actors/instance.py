@@ -97,6 +97,8 @@ class InstanceServices:
     failure_policy: FailurePolicy | None
     retries_default: int
     lock_expiries_max: int
+    ids: FreshIds
+    """One source for all: drawing a new one costs more than all the ids of a step."""
 
 
 @frozen
@@ -202,7 +204,7 @@ class InstanceActor:
             definition=deployed.process,
             definition_id=deployed.row.definition_id,
             now_ms=now_ms,
-            ids=FreshIds(now_ms, services.ports.entropy.integer(74)),
+            ids=services.ids.at(now_ms),
             failure_policy=policy,
             limits=services.limits,
             default_retries=services.retries_default,

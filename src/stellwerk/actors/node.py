@@ -35,6 +35,7 @@ from stellwerk.core.commands import EndDraining, EndTaskInFailure, FailureKind
 from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.instance import InstanceState, InstanceStatus
 from stellwerk.errors import CallerError, Conflict, InvalidInput, StellwerkError
+from stellwerk.ids import FreshIds
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
 from stellwerk.ports import Committed, Ports, ReadyTask, Resumed, ResumeSession
@@ -88,6 +89,7 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
             failure_policy=self.config.failure_policy,
             retries_default=self.config.retries_default,
             lock_expiries_max=self.config.lock_expiries_max,
+            ids=FreshIds(self.ports.clock.wall_ms(), self.ports.entropy.integer(74)),
         )
 
     def start(self) -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias, Unpack
 import trio
 
 from stellwerk.actors.definitions import Deployment
+from stellwerk.app.arguments import path_of, seconds_of, text_of
 from stellwerk.app.engine_reads import EngineReads
 from stellwerk.app.engine_upkeep import EngineUpkeep
 from stellwerk.app.in_process import InProcessWorkers, WorkerOptions
@@ -71,11 +72,11 @@ class Engine(EngineReads, EngineUpkeep):
 
     async def _content(self, file: _File) -> tuple[str, bytes]:
         if isinstance(file, tuple):
-            name, content = file
+            name, content = text_of("files", file[0]), file[1]
             if not isinstance(content, bytes):
                 raise InvalidInput(f"{name}: the content of a file is bytes, not {type(content).__name__}")
             return name, content
-        path, size_max = Path(file), self._node.limits.definition_bytes_max
+        path, size_max = path_of("files", file), self._node.limits.definition_bytes_max
         return path.name, await self._node.ports.background.run_sync(partial(_read, path, size_max + 1))
 
     # --- instances -------------------------------------------------------------------------------------------------
@@ -181,6 +182,8 @@ class Engine(EngineReads, EngineUpkeep):
 
         :raises Conflict: it runs already, has no handler, or was made by another engine.
         """
+        if not isinstance(worker, Worker):
+            raise InvalidInput(f"expected a Worker, not {type(worker).__name__} @ $.worker")
         await self._workers.start(worker)
 
     async def drain(self, seconds: float) -> None:
@@ -189,6 +192,7 @@ class Engine(EngineReads, EngineUpkeep):
 
         Everything else goes on until the end of the block, but no worker can connect any more.
         """
+        seconds_of("seconds", seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._served.wait_for_workers, seconds)
             await self._workers.stop(grace=seconds)

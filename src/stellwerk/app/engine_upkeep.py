@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 from stellwerk.actors.incidents import IncidentFilter, RetriedIncidents
 from stellwerk.actors.node import Node
+from stellwerk.app.arguments import path_of
 from stellwerk.app.life import EngineLife, while_open
 from stellwerk.app.options import duration_ms
 from stellwerk.json_values import JsonObject
@@ -106,4 +106,4 @@ class EngineUpkeep:
 
         :raises Conflict: the engine is in memory, or the file exists. StoreUnavailable: it cannot be written.
         """
-        await self._node.backup(Path(target), progress)
+        await self._node.backup(path_of("target", target), progress)

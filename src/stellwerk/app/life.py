@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import trio
 
+from stellwerk.app.arguments import argument_check
 from stellwerk.errors import StoreUnavailable
 
 __all__ = ["EngineLife", "while_open"]
@@ -54,10 +55,12 @@ L = TypeVar("L", bound=_Living)
 def while_open(
     method: Callable[Concatenate[L, P], Awaitable[R]],
 ) -> Callable[Concatenate[L, P], Coroutine[Any, Any, R]]:
-    """Decorator for methods of an engine."""
+    """Decorator for methods of an engine, whose arguments are checked (`argument_check`)."""
+    check = argument_check(method)
 
     @functools.wraps(method)
     async def run(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check(self, *args, **kwargs)
         return await self._life.run(lambda: method(self, *args, **kwargs))
 
     return run

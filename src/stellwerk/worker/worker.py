@@ -92,7 +92,7 @@ class Worker:
 
         :raises InvalidInput: when the URL is none, or the pause is no positive number.
         """
-        if not 0 < reconnect_seconds_max < float("inf"):
+        if not _is_positive(reconnect_seconds_max):
             raise InvalidInput(f"reconnect_seconds_max must be positive seconds, not {reconnect_seconds_max!r}")
         self._endpoint = Endpoint.from_url(url)
         self._entropy = entropy or SystemEntropy()
@@ -346,3 +346,7 @@ def _check_grace(seconds: object) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not seconds >= 0:  # type: ignore[operator]
         raise InvalidInput(f"a grace period is a number of seconds from 0, not {seconds!r}")
+
+
+def _is_positive(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and 0 < seconds < float("inf")
