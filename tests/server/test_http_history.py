@@ -213,16 +213,21 @@ async def test_step_that_is_not_there_is_refused_in_words(deployed: Any, at: int
 
 @pytest.mark.parametrize("what", ["trace", "state"])
 async def test_P3_many_readers_of_a_long_life_do_not_hold_it_in_memory_all_at_once(
-    deployed: Any, engine: ServedEngine, what: str
+    file_engine: ServedEngine, connect_to: Any, what: str
 ) -> None:
-    instance_id = await deployed.start("approval")
+    instance_id = await file_engine.node.start_instance("approval", {})
+
+    async def read() -> None:
+        async with connect_to(file_engine) as reader:
+            assert (await reader.get(f"/process-instances/{instance_id}/{what}")).status == 200
+
     for number in range(_LONG_STEPS):
-        await engine.node.set_variables(instance_id, {"pad": f"{number:5}" * (_LONG_STEP_BYTES // 5)})
+        await file_engine.node.set_variables(instance_id, {"pad": f"{number:5}" * (_LONG_STEP_BYTES // 5)})
     tracemalloc.start()
     try:
         async with trio.open_nursery() as nursery:
             for _ in range(_READERS):
-                nursery.start_soon(_read, deployed, f"/process-instances/{instance_id}/{what}")
+                nursery.start_soon(read)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -230,7 +235,3 @@ async def test_P3_many_readers_of_a_long_life_do_not_hold_it_in_memory_all_at_on
 
 
 _LONG_STEPS, _LONG_STEP_BYTES, _READERS = 100, 50_000, 16
-
-
-async def _read(client: Any, path: str) -> None:
-    assert (await client.get(path)).status == 200

@@ -112,7 +112,8 @@ def _attempt_row(attempt: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _lease_row(task: Mapping[str, Any], lease: Mapping[str, Any]) -> tuple[object, ...]:
     held = task["state"] == "LOCKED"
-    end = "held until then" if held else task["outcome"] or task["state"].lower()
+    outcome = "completed" if task["outcome"] == "complete" else task["outcome"]  # as `trace` says it
+    end = "held until then" if held else outcome or task["state"].lower()
     until = lease["until"] if held else task["updated_at"]
     return (lease["fence"], lease["worker_id"], *span(lease["since"], until), end)
 
