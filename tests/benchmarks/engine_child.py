@@ -24,6 +24,7 @@ from tests.benchmarks.sampling import Sampler
 from stellwerk.actors.node import Node
 from stellwerk.app import MEMORY, AppConfig, serve_engine
 from stellwerk.system.logging import LogLevel
+from stellwerk.system.memory import collect_seldom
 
 __all__: list[str] = []
 
@@ -138,6 +139,7 @@ def main() -> None:
     async def run() -> None:
         await _run(config, record=options.record)
 
+    collect_seldom()  # as the command does
     trio.run(run)
 
 

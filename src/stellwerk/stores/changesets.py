@@ -34,6 +34,7 @@ from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState, Ta
 __all__ = ["apply_changeset"]
 
 _NO_CHANGES = RowChanges()
+_STATES = {state.value: state for state in TaskState}  # `TaskState(text)` is a call of Python code
 
 
 @attrs.define
@@ -133,7 +134,7 @@ def _command_of(ending: TaskEnding) -> End:
     return End(
         fence=ending.fence,
         outcome=ending.outcome,
-        final_state=TaskState(ending.final_state),
+        final_state=_STATES[ending.final_state],
         request_digest=ending.request_digest,
         message=ending.message,
         details=ending.details,

@@ -27,32 +27,41 @@ class CancelSignal:
     """
 
     def __init__(self) -> None:
-        self._in_threads = ThreadEvent()
-        self._in_trio = trio.Event()
         self.reason: str | None = None
         """``cancelled``, ``expired``, ``suspended``, ``lost`` or ``worker_stops``."""
+        # Made by whoever waits first: most tasks end without anybody having waited.
+        self._waited_for: dict[str, ThreadEvent] = {}
+        self._in_trio: trio.Event | None = None
 
     def __bool__(self) -> bool:
-        return self._in_threads.is_set()
+        return self.is_set()
 
     def is_set(self) -> bool:
         """From any thread."""
-        return self._in_threads.is_set()
+        return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until it is set, for at most so many seconds. True: it is set. Not for coroutines."""
-        return self._in_threads.wait(timeout)
+        # `setdefault` is atomic; and the event is there before we look, as `set` looks for it after it has set.
+        event = self._waited_for.setdefault("event", ThreadEvent())
+        return self.is_set() or event.wait(timeout)
 
     async def wait_cancelled(self) -> None:
         """For trio coroutines."""
+        if self._in_trio is None:
+            self._in_trio = trio.Event()
+            if self.is_set():
+                self._in_trio.set()
         await self._in_trio.wait()
 
     def set(self, reason: str) -> None:
         """For the worker, in its trio thread."""
         if self.reason is None:
             self.reason = reason
-        self._in_threads.set()
-        self._in_trio.set()
+        for event in list(self._waited_for.values()):
+            event.set()
+        if self._in_trio is not None:
+            self._in_trio.set()
 
 
 class Task:
