@@ -293,3 +293,9 @@ def test_a_file_that_a_command_has_is_refused_to_others(ask: Run, db: Path) -> N
     assert (ended.exit_code, ended.is_one_clear_line) == (2, True)
     assert f"in use by another engine (pid {os.getpid()})" in ended.err
     assert ask("instances").exit_code == 0, "the lock ended with its holder"
+
+
+def test_a_pipe_is_no_database_file(stellwerk: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "orders.db")
+    ended = stellwerk("instances", "--db", "orders.db")
+    assert (ended.exit_code, ended.err) == (2, "stellwerk: orders.db: is not a file\n")

@@ -291,3 +291,37 @@ def test_backup_that_breaks_off_leaves_nothing(stellwerk: Run, breaking_server: 
     (tmp_path / "copy.db").write_bytes(b"the copy of yesterday")
     assert stellwerk("backup", "copy.db", "--force", "--url", breaking_server).exit_code == 3
     assert (os.listdir(tmp_path), (tmp_path / "copy.db").read_bytes()) == (["copy.db"], b"the copy of yesterday")
+
+
+@pytest.fixture
+def busy_server() -> Iterator[tuple[str, list[int]]]:
+    """Takes 50 ms to prune a slice, three times; and the ages that it was asked to prune."""
+    asked: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["older_than_ms"])
+            threading.Event().wait(0.05)
+            answer = json.dumps({"instances": 1, "more": len(asked) < 3}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_prune_leaves_alone_what_ends_while_it_works(stellwerk: Run, busy_server: tuple[str, list[int]]) -> None:
+    url, asked = busy_server
+    assert stellwerk("prune", "--older-than", "1s", "--url", url).out == "deleted 3 instances\n"
+    first, second, third = asked
+    assert first >= 1000
+    assert (second - first >= 50, third - second >= 50) == (True, True), "or on a busy engine it would never end"

@@ -486,7 +486,8 @@ async def test_a_backup_that_another_process_ends_at_this_moment_stays_whole(
     partial.write_bytes(b"whole")
 
     def lock_too_late(descriptor: int, operation: int) -> None:
-        partial.rename(engine.target)
+        if operation & fcntl.LOCK_EX:
+            partial.rename(engine.target)
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_too_late)

@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -45,6 +46,7 @@ class FileLock:
         self._path = Path(os.path.realpath(path))
         self._identity: _Identity | None = None
         self._descriptor: int | None = None
+        self._unlock: Callable[[int], object] = _unlock_description
         self._holder: int | None = None
         """The process that has acquired it; one that it forks has the descriptor too."""
 
@@ -70,7 +72,7 @@ class FileLock:
             if self._descriptor is not None:
                 if self._holder == os.getpid():
                     # Closing alone would leave it to processes that were forked meanwhile.
-                    _unlock(self._descriptor)
+                    self._unlock(self._descriptor)
                 os.close(self._descriptor)
                 self._descriptor = None
             if self._identity is not None:
@@ -85,6 +87,7 @@ class FileLock:
         finally:
             if not is_locked:
                 os.close(opened)
+        self._unlock = _unlock_description if is_locked else _unlock_file
         return opened if is_locked else self._lock_beside()
 
     def _open(self, path: Path) -> int:
@@ -130,12 +133,13 @@ def _identity_at(path: Path) -> _Identity | None:
     return found.st_dev, found.st_ino
 
 
-def _unlock(descriptor: int) -> None:
+def _unlock_description(descriptor: int) -> None:
+    free = struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, _LOCKED_BYTE, os.getpid(), 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, free)
+
+
+def _unlock_file(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)
-    if _has_description_locks():
-        fcntl.fcntl(
-            descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, _LOCKED_BYTE, os.getpid(), 0)
-        )
 
 
 def _has_description_locks() -> bool:
