@@ -1,0 +1,128 @@
+"""What the actors need from the world and what the stores give: protocols and the values that pass through them.
+
+A store is one writer: `Store.transact` makes a batch of operations durable in one transaction, in the given order, each
+operation all or nothing and isolated from its neighbours. The store's clock alone judges leases; it is read once for
+each transaction. Reads are separate and see only what is durable.
+"""
+
+from __future__ import annotations
+
+from stellwerk.ports.catalogue import (
+    DefinitionRow,
+    DeployDefinitions,
+    Deployed,
+    DropMessages,
+    MessageRow,
+    Pruned,
+    PruneInstances,
+    PublishMessage,
+)
+from stellwerk.ports.changesets import (
+    BirthLease,
+    Changeset,
+    Committed,
+    InboxRow,
+    NewInstance,
+    RefusedChangeset,
+    RefusedGuard,
+    RevokedLease,
+    TaskEnding,
+)
+from stellwerk.ports.leases import (
+    CheckRepeat,
+    ExpiredLocks,
+    ExpireLocks,
+    ExtendLease,
+    FailTask,
+    FetchAndLock,
+    LeaseAnswer,
+    LeaseAnswerKind,
+    LeaseTasks,
+    LostLease,
+    ReleaseLease,
+    ReleaseLeases,
+    RenewLease,
+    RenewLeases,
+    Resumed,
+    ResumeSession,
+    TaskLease,
+)
+from stellwerk.ports.reads import (
+    DueTimer,
+    HistoryStep,
+    InstanceFilter,
+    InstanceSummary,
+    MatchedMessage,
+    ReadyScan,
+    ReadyTask,
+    StoredInstance,
+    TopicBacklog,
+)
+from stellwerk.ports.store import (
+    Operation,
+    Outcome,
+    Store,
+)
+from stellwerk.ports.world import (
+    Clock,
+    Entropy,
+    Log,
+    PausePoint,
+    Ports,
+    ThreadRunner,
+)
+
+__all__ = [
+    "BirthLease",
+    "Changeset",
+    "CheckRepeat",
+    "Clock",
+    "Committed",
+    "DefinitionRow",
+    "DeployDefinitions",
+    "Deployed",
+    "DropMessages",
+    "DueTimer",
+    "Entropy",
+    "ExpireLocks",
+    "ExpiredLocks",
+    "ExtendLease",
+    "FailTask",
+    "FetchAndLock",
+    "HistoryStep",
+    "InboxRow",
+    "InstanceFilter",
+    "InstanceSummary",
+    "LeaseAnswer",
+    "LeaseAnswerKind",
+    "LeaseTasks",
+    "Log",
+    "LostLease",
+    "MatchedMessage",
+    "MessageRow",
+    "NewInstance",
+    "Operation",
+    "Outcome",
+    "PausePoint",
+    "Ports",
+    "PruneInstances",
+    "Pruned",
+    "PublishMessage",
+    "ReadyScan",
+    "ReadyTask",
+    "RefusedChangeset",
+    "RefusedGuard",
+    "ReleaseLease",
+    "ReleaseLeases",
+    "RenewLease",
+    "RenewLeases",
+    "ResumeSession",
+    "Resumed",
+    "RevokedLease",
+    "Store",
+    "StoredInstance",
+    "TaskEnding",
+    "TaskLease",
+    "ThreadRunner",
+    "TopicBacklog",
+]

@@ -1,0 +1,163 @@
+"""The store itself: what it can be asked to do, and to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.instants import InstantMs
+from stellwerk.ports.catalogue import DefinitionRow, DeployDefinitions, DropMessages, PruneInstances, PublishMessage
+from stellwerk.ports.changesets import Changeset, InboxRow
+from stellwerk.ports.leases import (
+    CheckRepeat,
+    ExpireLocks,
+    ExtendLease,
+    FailTask,
+    FetchAndLock,
+    LeaseTasks,
+    ReleaseLeases,
+    RenewLeases,
+    ResumeSession,
+)
+from stellwerk.ports.reads import (
+    DueTimer,
+    HistoryStep,
+    InstanceFilter,
+    InstanceSummary,
+    MatchedMessage,
+    ReadyScan,
+    StoredInstance,
+    TopicBacklog,
+)
+
+__all__ = ["Operation", "Outcome", "Store"]
+
+
+Operation: TypeAlias = (
+    Changeset
+    | LeaseTasks
+    | FetchAndLock
+    | FailTask
+    | ExtendLease
+    | RenewLeases
+    | ReleaseLeases
+    | ResumeSession
+    | ExpireLocks
+    | CheckRepeat
+    | DeployDefinitions
+    | PublishMessage
+    | DropMessages
+    | PruneInstances
+)
+
+Outcome: TypeAlias = object
+"""What an operation gives, as its docstring says; a `StellwerkError` value where that one could not be done."""
+
+
+class Store(Protocol):
+    """A database behind which the engine keeps everything. Implementations: memory, SQLite (PostgreSQL later).
+
+    All methods raise `StoreUnavailable` when the database cannot answer; nothing was then acknowledged.
+    """
+
+    @property
+    def file(self) -> Path | None:
+        """Where everything is kept; None: in no file."""
+
+    async def open(self) -> None:
+        """Migrate and take the exclusive lock.
+
+        :raises StoreUnavailable: naming the file and who has it, when another engine holds it.
+        """
+
+    async def close(self) -> None: ...
+
+    async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
+        """Make a batch durable: one transaction, one outcome for each operation in order."""
+
+    async def load_instance(self, instance_id: str) -> StoredInstance | None: ...
+
+    async def history(self, instance_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[HistoryStep]:
+        """In order; `after`: only steps behind that version; `limit`: at most so many, None: all."""
+
+    async def instance(self, instance_id: str) -> InstanceSummary | None: ...
+
+    async def instances(
+        self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
+    ) -> Sequence[InstanceSummary]:
+        """Newest first; `after` is the last id of the page before."""
+
+    async def definition(self, definition_id: str) -> DefinitionRow | None: ...
+
+    async def latest_definition(self, key: str) -> DefinitionRow | None: ...
+
+    async def definitions(self) -> Sequence[DefinitionRow]:
+        """Every version, by key and version."""
+
+    async def task(self, task_id: str) -> ExternalTask | None: ...
+
+    async def tasks(
+        self,
+        *,
+        instance_id: str | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> Sequence[ExternalTask]:
+        """Oldest first; `after` is the last id of the page before."""
+
+    async def topic_backlogs(self) -> Sequence[TopicBacklog]:
+        """Every topic that has a READY or LOCKED task, by name."""
+
+    async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
+        """By fence."""
+
+    async def ready_tasks(self, topic: str, limit: int) -> ReadyScan: ...
+
+    async def next_lock_expiry(self) -> tuple[InstantMs | None, InstantMs]:
+        """When the next lock runs out (or has run out), and what time it is, both on the lease clock."""
+
+    async def draining_ready(self, limit: int) -> Sequence[tuple[str, str]]:
+        """(instance_id, task_id) of draining tasks without a lease: `EndDraining` is owed to them."""
+
+    async def due_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
+        """Timers due at `now_ms` (wall clock), and when the next one after them is due."""
+
+    async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
+        """Messages that something waits for, in order of arrival, at most one for each subscription."""
+
+    async def incidents(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id: ``incident_id, instance_id, kind, element_id, message, task_id, opened_at_ms``.
+
+        :param after: only those whose ids are greater: the last id of the page before.
+        """
+
+    async def user_tasks(
+        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Open ones, by id, in pages as `incidents`: ``user_task_id, instance_id, element_id, name, assignee,
+        candidate_users, candidate_groups, form, variables, created_at_ms, due_at``."""
+
+    async def incident(self, incident_id: str) -> Mapping[str, object] | None:
+        """An open one."""
+
+    async def user_task(self, user_task_id: str) -> Mapping[str, object] | None:
+        """An open one."""
+
+    async def inbox(self, limit: int) -> Sequence[InboxRow]: ...
+
+    async def lease_now(self) -> InstantMs:
+        """The lease clock."""
+
+    async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
+        """Write a consistent copy of everything that is durable now to a new file, while work goes on; the file is
+        there whole or not at all.
+
+        :param progress: called now and then with how much is done, in [0, 1].
+        :raises Conflict: this store has no file, or `target` exists; StoreUnavailable: it cannot be written.
+        """
