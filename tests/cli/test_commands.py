@@ -124,6 +124,7 @@ def test_version(stellwerk: Run) -> None:
         (["worker", "nothing:worker"], "nothing"),
         (["worker", "json:dumps"], "json:dumps"),
         (["demo", "--orders", "0"], "--orders"),
+        (["demo", "--workers", "999"], "--workers"),
     ],
 )
 def test_mistake_is_one_clear_line_and_exit_code_2(stellwerk: Run, arguments: list[str], what: str) -> None:

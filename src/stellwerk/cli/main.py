@@ -33,6 +33,9 @@ from stellwerk.cli.worker import worker
 __all__ = ["main", "run"]
 
 _INTERRUPTED = 130
+_DEMO_ORDERS_MAX = 10_000
+_DEMO_WORKERS_MAX = 32
+"""It is to show something, not to bring the machine down."""
 
 _HELP = """\
 A BPMN process engine whose heart is external tasks: durable, leased, fenced, pushed to workers.
@@ -98,8 +101,8 @@ def _demo(
 
     Exit code 0 when every order was shipped once or compensated in reverse order; that is checked.
     """
-    if orders < 1 or workers < 1:
-        raise Mistake("--orders and --workers are at least 1")
+    if not (1 <= orders <= _DEMO_ORDERS_MAX and 1 <= workers <= _DEMO_WORKERS_MAX):
+        raise Mistake(f"--orders is 1 to {_DEMO_ORDERS_MAX}, --workers 1 to {_DEMO_WORKERS_MAX}: each is a process")
     from stellwerk.cli.demo.run import run_demo
 
     return run_demo(orders=orders, workers=workers, seed=seed, keep=keep)
