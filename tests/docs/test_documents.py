@@ -91,7 +91,7 @@ def test_E6_the_program_that_embeds_engine_and_worker_runs(tmp_path: Path) -> No
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "Hello, Ada!\n", "")
-    assert (tmp_path / "greeting.db").exists()
+    assert (tmp_path / "hello.db").exists()
 
 
 def test_the_readmes_test_of_a_process_passes(tmp_path: Path) -> None:

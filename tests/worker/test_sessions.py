@@ -583,7 +583,7 @@ async def test_worker_says_where_it_is_connected_and_when_not(
     await peer.drain_until_closed()
     await trio.testing.wait_all_tasks_blocked()
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].startswith("fetchAndLock: no connection to ws://engine:10560/workers")
+    assert lines[0].startswith("not connected: no connection to ws://engine:10560/workers")
     assert lines[1].startswith("reconnecting in 0.")
     assert [line for line in lines[2:] if "onnect" in line] == [
         "connected to ws://engine:10560/workers, topics: payment, mail"

@@ -60,6 +60,20 @@ def _safe_logger(logger: Logger | None) -> Logger:
     return logger if isinstance(logger, logging.Logger) else _Guarded(logger, standard)
 
 
+_IN_WORDS = {
+    ErrorKind.FETCH_AND_LOCK: "not connected",
+    ErrorKind.EXTEND_LOCK: "lease",
+    ErrorKind.PROCESS_EXTERNAL_TASK: "handler failed",
+    ErrorKind.FINISH_EXTERNAL_TASK: "result not taken",
+    ErrorKind.UNPROCESSABLE_EXTERNAL_TASK: "cannot be processed",
+    ErrorKind.IDENTITY_REFRESH: "credential not refreshed",
+    ErrorKind.CRITICAL_IDENTITY_FAILURE: "no credential",
+    ErrorKind.PERMANENT_AUTHORIZATION_ERROR: "not authorized",
+    ErrorKind.UNEXPECTED_LOOP_ERROR: "unexpected",
+}
+"""For the log. Programs get the kind, whose names are those of workers that poll."""
+
+
 class Reports:
     def __init__(self, logger: Logger | None) -> None:
         self.log = _safe_logger(logger)
@@ -84,11 +98,17 @@ class Reports:
             log.setLevel(logging.NOTSET)
 
     def error(
-        self, kind: ErrorKind, error: Exception, task: Task | None = None, *, with_traceback: bool = False
+        self,
+        kind: ErrorKind,
+        error: Exception,
+        task: Task | None = None,
+        *,
+        with_traceback: bool = False,
+        is_known: bool = False,
     ) -> None:
-        """`with_traceback`: of the exception that is being handled."""
-        write = self.log.exception if with_traceback else self.log.warning
-        write("%s: %s%s", kind.value, text_of(error), "" if task is None else f" ({task!r})")
+        """`with_traceback`: of the exception that is being handled. `is_known`: the log has it already."""
+        write = self.log.debug if is_known else self.log.exception if with_traceback else self.log.warning
+        write("%s: %s%s", _IN_WORDS[kind], text_of(error), "" if task is None else f" ({task!r})")
         for callback in self.error_callbacks:
             try:
                 callback(kind, error, task)

@@ -96,6 +96,9 @@ class WorkerRun:
         self._grace_s = 0.0
         self._draining = False
         self._said_goodbye = False
+        self._trouble: str | None = None
+        """Why there is no connection, as the log has it."""
+        self._is_known_trouble = False
         self._failure: WorkerGaveUp | None = None
         self.critical_errors = 0
         self.identity_failed = False
@@ -141,7 +144,8 @@ class WorkerRun:
         while not self._is_over():
             delay_s = await self._attempt()
             if not self._is_over():
-                self._reports.log.info("reconnecting in %.1f s", delay_s)
+                write = self._reports.log.debug if self._is_known_trouble else self._reports.log.info
+                write("reconnecting in %.1f s, and again until it succeeds", delay_s)
                 await self._clock.sleep(delay_s)
 
     def _is_over(self) -> bool:
@@ -153,7 +157,9 @@ class WorkerRun:
             token = await self._fresh_token()
             await with_link(self._settings.dial, self._settings.endpoint, lambda link: self._serve(link, token))
         except ConnectionLost as error:
-            self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
+            self._is_known_trouble = self._trouble == str(error)
+            self._trouble = str(error)
+            self._reports.error(ErrorKind.FETCH_AND_LOCK, error, is_known=self._is_known_trouble)
         except Refused as error:
             return self._refused(error)
         except _IdentityFailed as error:
@@ -266,6 +272,7 @@ class WorkerRun:
         self._finals.welcomed(session)
         resumed = f", {len(kept)} leases go on" if kept else ""
         topics = ", ".join(self._handlers)
+        self._trouble, self._is_known_trouble = None, False
         self._reports.log.info("connected to %s, topics: %s%s", self._settings.endpoint, topics, resumed)
 
     def task_arrived(self, offer: TaskOffer, deadline_ms: float) -> None:
