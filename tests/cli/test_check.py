@@ -54,7 +54,9 @@ def test_what_cannot_run_is_named_by_file_line_and_column(stellwerk: Run, model:
     assert 'bad.bpmn:8:5: serviceTask "step": "soon" is no ISO 8601 duration like PT15M\n' in ended.out
     assert "good.bpmn: runs\n" in ended.out
     assert "\n1 of 2 files can run\n2 processes, 2 external tasks, 0 user tasks, 0 timers, 0 messages\n" in ended.out
-    assert ended.out.endswith("\ntopics: charge-card\n")
+    assert ended.out.endswith(
+        "\ntopics: charge-card\ncannot run: serviceTask: … is no ISO 8601 duration like PT15M 1\n"
+    )
 
 
 def test_check_refuses_exactly_what_deploy_refuses(ask: Run, stellwerk: Run, model: Run) -> None:
@@ -62,7 +64,7 @@ def test_check_refuses_exactly_what_deploy_refuses(ask: Run, stellwerk: Run, mod
         model(step, name, name[:3])
     checked = stellwerk("check", "one.bpmn", "two.bpmn")
     refused = ask("deploy", "one.bpmn", "two.bpmn")
-    assert (checked.exit_code, refused.exit_code) == (1, 2)
+    assert (checked.exit_code, refused.exit_code) == (1, 1)
     found = [line for line in checked.out.splitlines() if line.startswith(("one.bpmn:8:", "two.bpmn:9:"))]
     assert len(found) == 2
     assert refused.err.splitlines() == [*found, "stellwerk: nothing was deployed"]
@@ -83,9 +85,67 @@ def test_every_file_of_a_directory_is_checked(stellwerk: Run, model: Run, tmp_pa
     ended = stellwerk("check", "--dir", "models")
     assert ended.exit_code == 0
     assert [line for line in ended.out.splitlines() if line.endswith(": runs")] == [
-        "models/deep/two.bpmn20.xml: runs",
-        "models/one.bpmn: runs",
+        "deep/two.bpmn20.xml: runs",
+        "one.bpmn: runs",
     ]
+
+
+def test_file_that_cannot_be_read_does_not_keep_others_from_being_checked(
+    stellwerk: Run, model: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    model(SERVICE, "models/good.bpmn", "good")
+    (tmp_path / "models" / "gone.bpmn").symlink_to("nowhere")
+    ended = stellwerk("check", "--dir", "models")
+    assert (ended.exit_code, ended.err) == (1, "")
+    assert "gone.bpmn: cannot run\ngone.bpmn:1:1: file: No such file or directory\n" in ended.out
+    assert "good.bpmn: runs\n" in ended.out
+    assert ended.out.endswith("\ncannot run: file: No such file or directory 1\n")
+    assert "\n1 of 2 files can run\n" in ended.out
+
+
+def test_what_cannot_run_is_counted_by_reason(stellwerk: Run, model: Run) -> None:
+    for number in range(2):
+        model('<callActivity id="step" calledElement="x"/>', f"call{number}.bpmn", f"call{number}")
+    signal = '<intermediateCatchEvent id="step"><signalEventDefinition id="x"/></intermediateCatchEvent>'
+    model(signal, "signal.bpmn", "signal")
+    arguments = ("check", "call0.bpmn", "call1.bpmn", "signal.bpmn")
+    assert "\ncannot run: callActivity 2, " in stellwerk(*arguments).out
+    reasons = json.loads(stellwerk(*arguments, "--json").out)["total"]["reasons"]
+    assert (reasons["callActivity"], reasons["signal event"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "element_id, is_generated",
+    [
+        ("Activity_0x1y2z3", True),
+        ("ServiceTask_1", True),
+        ("sid-12345678-ABCD-4321-ABCD-1234567890AB", True),
+        ("_25", True),
+        ("charge-card", False),
+        ("Activity_Ship", False),
+        ("chargeCard", False),
+    ],
+)
+def test_topic_that_is_only_an_id_is_marked(
+    stellwerk: Run, tmp_path: Path, element_id: str, is_generated: bool
+) -> None:
+    (tmp_path / "plain.bpmn").write_text(
+        '<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t">'
+        '<process id="p" isExecutable="true"><startEvent id="s"/><sequenceFlow id="f" sourceRef="s"'
+        f' targetRef="{element_id}"/><serviceTask id="{element_id}"/></process></definitions>'
+    )
+    ended = stellwerk("check", "plain.bpmn")
+    assert ended.exit_code == 0, ended
+    assert (f"topic {element_id} (only the element's id), retries" in ended.out) == is_generated
+    last = f"topics that are only ids of elements: {element_id}" if is_generated else f"topics: {element_id}"
+    assert ended.out.splitlines()[-1] == last
+
+
+def test_family_of_camunda_7_is_named(stellwerk: Run, model: Run) -> None:
+    model(JAVA, key="order")
+    ended = stellwerk("check", "model.bpmn", "--adopt-java")
+    assert "process order (Camunda 7 family: Camunda, Activiti, Flowable, Operaton; " in ended.out
 
 
 def test_two_files_with_one_process_are_told_apart(stellwerk: Run, model: Run) -> None:
@@ -127,17 +187,22 @@ def test_check_as_json(stellwerk: Run, model: Run) -> None:
         "timers": 0,
         "messages": 0,
         "topics": ["charge-card"],
+        "generated_topics": [],
         "errors": 1,
         "warnings": 0,
+        "reasons": {"serviceTask: … is no ISO 8601 duration like PT15M": 1},
     }
 
 
-def test_file_beyond_the_limit_is_a_finding(stellwerk: Run, tmp_path: Path) -> None:
+def test_file_beyond_the_limit_is_a_finding(stellwerk: Run, ask: Run, tmp_path: Path) -> None:
     with (tmp_path / "large.bpmn").open("wb") as file:
         file.truncate(10 * 1024 * 1024 + 1)
     ended = stellwerk("check", "large.bpmn")
     assert ended.exit_code == 1
     assert "large.bpmn:1:1: definitions: 10485761 bytes, at most 10485760 are allowed\n" in ended.out
+    refused = ask("deploy", "large.bpmn")
+    assert refused.exit_code == 1
+    assert "large.bpmn: 10485761 bytes, at most 10485760 are allowed; nothing was deployed" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -146,6 +211,7 @@ def test_file_beyond_the_limit_is_a_finding(stellwerk: Run, tmp_path: Path) -> N
         ([], "which file?"),
         (["nothing.bpmn"], "nothing.bpmn: No such file"),
         (["--dir", "nowhere"], "nowhere: is no directory"),
+        (["."], ".: is a directory; to check what is in it: stellwerk check --dir ."),
         (["--dir", "."], "no BPMN files in it"),
     ],
 )

@@ -296,7 +296,7 @@ def test_findings_are_printed_as_compilers_do(ask: Run, tmp_path: Path, model: C
         (tmp_path / name).write_text(text.replace('targetRef="step"', 'targetRef="nowhere"'))
     (tmp_path / "three.bpmn").write_text("<this is no XML")
     ended = ask("deploy", "one.bpmn", "two.bpmn", "three.bpmn")
-    assert (ended.exit_code, ended.out) == (2, "")
+    assert (ended.exit_code, ended.out) == (1, "")
     *lines, last = ended.err.splitlines()
     assert last == "stellwerk: nothing was deployed"
     assert all(re.match(r"(one|two|three)\.bpmn:\d+:\d+: ", line) for line in lines), lines
@@ -457,10 +457,13 @@ def test_instance_is_cancelled_once(ask: Run, deployed: Callable[[str], str]) ->
 def test_message_is_published(ask: Run) -> None:
     ended = ask("message", "paid", "--key", "A-17", "--message-id", "m-17")
     assert (ended.exit_code, ended.err) == (0, "")
-    assert ended.out == "published m-17 (kept up to 1 h until something waits for it)\n"
+    assert ended.out == "published m-17: nothing waits for it yet, kept up to 1 h\n"
     short = ask("message", "paid", "--message-id", "m-18", "--ttl-seconds", "90", "--variables", "{}")
-    assert short.out == "published m-18 (kept up to 90 s until something waits for it)\n"
-    assert json.loads(ask("message", "paid", "--message-id", "m-17", "--json").out) == {"message_id": "m-17"}
+    assert short.out == "published m-18: nothing waits for it yet, kept up to 90 s\n"
+    assert json.loads(ask("message", "paid", "--message-id", "m-17", "--json").out) == {
+        "message_id": "m-17",
+        "status": "waiting",
+    }
 
 
 # --- workers -------------------------------------------------------------------------------------------------------
@@ -492,7 +495,7 @@ def test_incident_is_exit_code_1_until_it_is_resolved(
     assert "stellwerk/worker" not in shown, "what the SDK does on the way is of no use to anybody"
     log = worker.log.read_text()
     assert re.search(rf"INFO connected to ws://127\.0\.0\.1:{engine.port}/workers, topics: {key}\n", log)
-    assert re.search(r"ERROR processExternalTask: no luck.*\nTraceback .*\n(  .*\n)+ValueError: no luck\n", log)
+    assert re.search(r"ERROR handler failed: no luck.*\nTraceback .*\n(  .*\n)+ValueError: no luck\n", log)
     assert log.endswith("INFO stopped\n")
     incidents = json.loads(ask("incidents", "--json").out)
     (incident,) = (row for row in incidents if row["instance_id"] == instance_id)

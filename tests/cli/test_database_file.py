@@ -145,6 +145,48 @@ def test_a_message_waits_in_a_file_for_an_engine(ask: Run, start: Run, db: Path)
     assert json.loads(ask("show", waiting, "--json").out)["variables"] == {"paid": True}
 
 
+def test_message_that_is_kept_in_a_file_says_so(ask: Run, db: Path) -> None:
+    published = ask("message", "paid", "--message-id", "m-1", "--ttl-seconds", "90")
+    assert (published.out, published.err) == ("published m-1: kept up to 90 s in the file, for an engine\n", "")
+    assert json.loads(ask("message", "paid", "--message-id", "m-2", "--json").out) == {
+        "message_id": "m-2",
+        "status": "waiting",
+    }
+    assert [row["message_id"] for row in json.loads(ask("messages", "--json").out)] == ["m-1", "m-2"]
+    assert ask("messages").out.startswith("Messages that are kept")
+
+
+def test_typo_is_told_in_a_file_too(ask: Run, start: Run) -> None:
+    start(MESSAGE, "--business-key", "A-17")
+    assert "like it: paid" in ask("message", "payed", "--key", "A-17").err
+    assert "\"paid\" is waited for, but not with the key 'A-18'" in ask("message", "paid", "--key", "A-18").err
+    right = ask("message", "paid", "--key", "A-17")
+    assert (right.exit_code, right.err) == (0, "")
+    assert [row["is_awaited"] for row in json.loads(ask("messages", "--json").out)] == [False, False, True]
+
+
+def test_start_waits_in_a_file_for_nothing_that_cannot_happen(ask: Run, start: Run) -> None:
+    """No worker, timer or message does anything there: to wait for one would be to wait for ever."""
+    for step in (SERVICE, TIMER, MESSAGE, USER):
+        start(step)
+        waited = ask("start", "order", "--wait")
+        assert (waited.exit_code, waited.out.splitlines()[1:]) == (1, ["RUNNING"])
+        assert waited.err == (
+            "still running, and it waits as long as no engine runs on the file: workers, timers and messages need one "
+            "(stellwerk serve --db orders.db)\n"
+        )
+    assert json.loads(ask("start", "order", "--wait", "--json").out)["status"] == "RUNNING"
+
+
+def test_start_waits_in_a_file_for_what_ends_at_once(ask: Run, start: Run) -> None:
+    start('<exclusiveGateway id="step"/>')
+    ended = ask("start", "order", "--wait", "--variables", '{"a": 1}')
+    assert (ended.exit_code, ended.out.splitlines()[1:], ended.err) == (0, ["COMPLETED", "  a = 1"], "")
+    start(CHOICE)
+    stuck = ask("start", "order", "--wait")
+    assert (stuck.exit_code, "incident" in stuck.err, "as long as" in stuck.err) == (1, True, False)
+
+
 async def _wait_for_end(db: Path, instance_id: str) -> None:
     with trio.fail_after(20):
         async with open_engine(db) as engine:
@@ -275,11 +317,14 @@ def test_a_file_that_an_engine_has_is_asked_through_the_engine(
     model(SERVICE, key="order")
     refused = stellwerk("deploy", "model.bpmn", "--db", "orders.db")
     assert (refused.exit_code, refused.is_one_clear_line) == (2, True)
-    assert f"orders.db is in use by another engine (pid {engine.process.pid}): ask that one with --url" in refused.err
+    assert (
+        f"orders.db is in use by another process (pid {engine.process.pid}): an engine, or another stellwerk command; "
+        "ask an engine with --url" in refused.err
+    )
     assert stellwerk("deploy", "model.bpmn", "--url", engine.url).exit_code == 0
     overwritten = stellwerk("backup", "orders.db", "--force", "--url", engine.url)
     assert (overwritten.exit_code, overwritten.is_one_clear_line) == (2, True)
-    assert "in use by another engine" in overwritten.err
+    assert "in use by another process" in overwritten.err
     assert engine.stop() == 0
     assert "order" in stellwerk("definitions", "--db", "orders.db").out
 

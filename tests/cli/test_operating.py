@@ -19,6 +19,16 @@ Run = Callable[..., Any]
 SERVICE = '<serviceTask id="step" stellwerk:topic="{key}"/>'
 ONE_TRY = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="1"/>'
 TWO_TRIES = '<serviceTask id="step" stellwerk:topic="{key}" stellwerk:retries="2" stellwerk:retryBackoff="PT0S"/>'
+RECEIVE = """<receiveTask id="step" messageRef="m" stellwerk:correlationKey="=order"/>"""
+STUCK = """
+<subProcess id="step">
+  <startEvent id="i"/><sequenceFlow id="i1" sourceRef="i" targetRef="choice"/>
+  <exclusiveGateway id="choice"/>
+  <sequenceFlow id="i2" sourceRef="choice" targetRef="j"><conditionExpression>=amount &gt; 0</conditionExpression>
+  </sequenceFlow>
+  <endEvent id="j"/>
+</subProcess>
+"""
 NOTHING = '<exclusiveGateway id="step"/>'
 USER = '<userTask id="step"/>'
 
@@ -57,7 +67,15 @@ def test_instances_are_found_by_what_they_are(ask: Run, deployed: Run, model: Ru
         (["instances", "--before", "2026-02-30"], "--before 2026-02-30: a time like"),
         (["instances", "--version", "1"], "--version: of which process?"),
         (["instances", "--status", "happy"], "happy"),
-        (["prune", "--older-than", "30"], "--older-than 30: a number with its unit is expected: 90s, 15min, 2h, 30d"),
+        (
+            ["prune", "--older-than", "30"],
+            "--older-than 30: a number with its unit is expected: 90s, 15min, 12h, 30d or 4w",
+        ),
+        (
+            ["prune", "--older-than", "1m"],
+            "--older-than 1m: m could be minutes or months; write 1min, or days like 30d",
+        ),
+        (["instances", "--since", "15m"], "--since 15m: m could be minutes or months; write 15min"),
         (["prune", "--older-than", "6000w"], "--older-than 6000w: at most 100 years"),
         (["prune"], "--older-than"),
         (["retry"], "which incidents?"),
@@ -72,6 +90,99 @@ def test_mistake_is_one_clear_line_and_exit_code_2(ask: Run, arguments: list[str
     ended = ask(*arguments)
     assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
     assert what in ended.err
+
+
+def test_states_may_be_written_as_they_are_shown(ask: Run, deployed: Run) -> None:
+    key = deployed(SERVICE)
+    instance_id = ask("start", key).out.strip()
+    for status in ("RUNNING", "Running", "running"):
+        (row,) = json.loads(ask("instances", "--process", key, "--status", status, "--json").out)
+        assert row["instance_id"] == instance_id
+    (task,) = json.loads(ask("tasks", "--topic", key, "--state", "READY", "--json").out)
+    assert task["instance_id"] == instance_id
+
+
+def test_instance_with_an_incident_is_marked_in_the_list(ask: Run, deployed: Run) -> None:
+    key = deployed(STUCK)
+    ask("start", key)
+    ask("start", key, "--variables", '{"amount": 1}')
+    stuck, ended = reversed(json.loads(ask("instances", "--process", key, "--json").out))
+    assert ((stuck["status"], stuck["incidents"]), (ended["status"], ended["incidents"])) == (
+        ("RUNNING", 1),
+        ("COMPLETED", 0),
+    )
+    shown = ask("instances", "--process", key).out
+    assert shown.count("RUNNING, 1 incident") == 1
+    assert "COMPLETED, " not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, note",
+    [
+        (["instances", "--process", "{like}"], 'no process "{like}" is deployed; like it: {key}'),
+        (["instances", "--process", "{key}", "--version", "7"], 'process "{key}" has no version 7; its versions: 1'),
+        (["incidents", "--process", "{like}"], 'no process "{like}" is deployed; like it: {key}'),
+        (
+            ["incidents", "--kind", "retry_exhausted"],
+            'no incident is of a kind "retry_exhausted"; like it: retries_exh',
+        ),
+        (["incidents", "--kind", "foo"], 'no incident is of a kind "foo"; there are: retries_exhausted, bpmn_error, '),
+        (["retry", "--process", "{like}"], 'no process "{like}" is deployed; like it: {key}'),
+        (
+            ["retry", "--topic", "{like}"],
+            'no topic "{like}" is known (nothing waits on it, nobody is connected for it,',
+        ),
+        (["tasks", "--topic", "{like}"], "no model names it); like it: {key}"),
+    ],
+)
+def test_filter_that_names_what_is_unknown_says_so(ask: Run, deployed: Run, arguments: list[str], note: str) -> None:
+    """An empty list alone looks like good news."""
+    key = deployed(SERVICE)
+    names = {"key": key, "like": f"{key}x"}
+    ended = ask(*(argument.format(**names) for argument in arguments))
+    assert ended.exit_code == 0, ended
+    assert note.format(**names) in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["instances", "--process", "{key}"],
+        ["incidents", "--process", "{key}", "--kind", "Bpmn-Error"],
+        ["retry", "--topic", "{key}"],
+        ["tasks", "--topic", "{key}"],
+    ],
+)
+def test_filter_that_names_what_is_there_is_silently_empty(ask: Run, deployed: Run, arguments: list[str]) -> None:
+    key = deployed(SERVICE)
+    ended = ask(*(argument.format(key=key) for argument in arguments))
+    assert (ended.exit_code, ended.err) == (0, "")
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_message_says_whether_it_has_reached_somebody(ask: Run, deployed: Run) -> None:
+    key = deployed(RECEIVE)
+    instance_id = ask("start", key, "--variables", json.dumps({"order": key})).out.strip()
+    other = ask("message", "paid", "--key", f"{key}x", "--ttl-seconds", "60", "--message-id", f"{key}-1")
+    assert other.out == f"published {key}-1: nothing waits for it yet, kept up to 1 min\n"
+    assert other.err == f"\"paid\" is waited for, but not with the key '{key}x'\n"
+    typo = ask("message", "payed", "--key", key, "--message-id", f"{key}/2")
+    assert (typo.exit_code, typo.out) == (0, f"published {key}/2: nothing waits for it yet, kept up to 1 h\n")
+    assert typo.err == 'nothing waits for "payed"; what is waited for and like it: paid\n'
+    waiting = {row["message_id"]: row for row in json.loads(ask("messages", "--json").out)}
+    assert (waiting[f"{key}-1"]["name"], waiting[f"{key}-1"]["key"]) == ("paid", f"{key}x")
+    assert waiting[f"{key}/2"]["status"] == "waiting"
+    assert "payed" in ask("messages").out
+
+    right = ask("message", "paid", "--key", key, "--message-id", f"{key}-3")
+    assert (right.out, right.err) == (f"published {key}-3: correlated\n", "")
+    assert json.loads(ask("show", instance_id, "--json").out)["status"] == "COMPLETED"
+    again = ask("message", "paid", "--key", key, "--message-id", f"{key}-3", "--json")
+    assert json.loads(again.out) == {"message_id": f"{key}-3", "status": "correlated"}
+    assert f"{key}-3" not in ask("messages", "--json").out
 
 
 def test_ready_work_without_a_worker_is_marked(ask: Run, deployed: Run, work: Run) -> None:
@@ -111,8 +222,9 @@ def test_several_instances_are_cancelled_and_those_that_cannot_are_named(ask: Ru
     key = deployed(SERVICE)
     first, second = (ask("start", key).out.strip() for _ in range(2))
     ended = ask("cancel", first, "nothing", second, "--reason", "ordered twice")
-    assert (ended.exit_code, ended.out) == (2, f"cancelled {first}\ncancelled {second}\n")
+    assert (ended.exit_code, ended.out) == (1, f"cancelled {first}\ncancelled {second}\n")
     assert ended.err == "stellwerk: there is no instance nothing\n"
+    assert ask("cancel", first, "nothing").exit_code == 2, "none of them could be"
 
 
 # --- bulk retries ----------------------------------------------------------------------------------------------------
@@ -134,11 +246,13 @@ def test_fault_87_many_incidents_are_requeued_which_is_not_solved(ask: Run, depl
     assert (gone.exit_code, gone.out) == (2, "re-queued 0 incidents\n")
     assert gone.err == f"stellwerk: there is no open incident {first['incident_id']} that fits\n"
 
+    by_model = ask("resolve", others.pop()["incident_id"])
+    assert by_model.exit_code == 0
     as_json = json.loads(ask("retry", "--topic", key, "--retries", "2", "--json").out)
     assert sorted(as_json["requeued"]) == sorted(row["incident_id"] for row in others)
     assert (as_json["refused"], as_json["unattended_topics"]) == ([], [key])
     tasks = json.loads(ask("tasks", "--topic", key, "--json").out)
-    assert sorted((task["state"], task["retries_left"]) for task in tasks) == [("READY", 1), ("READY", 2), ("READY", 2)]
+    assert sorted((task["state"], task["retries_left"]) for task in tasks) == [("READY", 1), ("READY", 1), ("READY", 2)]
 
 
 # --- the past --------------------------------------------------------------------------------------------------------

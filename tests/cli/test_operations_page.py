@@ -8,7 +8,11 @@ from pathlib import Path
 import attrs
 
 from stellwerk.cli import mistakes
+from stellwerk.cli.incidents import KINDS
 from stellwerk.cli.main import _COMMANDS
+from stellwerk.core.commands import FailureKind
+from stellwerk.core.rules.errors import BPMN_ERROR
+from stellwerk.core.rules.incidents import COMPENSATION_FAILED, MODEL_FAULT
 from stellwerk.limits import Limits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -52,3 +56,9 @@ def test_every_exit_code_is_told() -> None:
     told = re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)
     known = {mistakes.ENDED_BADLY, mistakes.WRONG_USE, mistakes.NO_ENGINE}
     assert {int(code) for code in told} == known | {0, 130}
+
+
+def test_every_kind_of_incident_is_told() -> None:
+    known = {BPMN_ERROR, COMPENSATION_FAILED, MODEL_FAULT, *(kind.value for kind in FailureKind)}
+    told = re.findall(r"^\| `(\w+)` \| ", section("Repairing an incident"), re.MULTILINE)
+    assert sorted(told) == sorted(KINDS) == sorted(known)

@@ -337,6 +337,8 @@ def test_P3_a_trace_of_an_event_gateway_tells_which_event_won(machine: Make) -> 
     assert paths(run) == [["s left", "g left", "r left", "x left", "y left", "z left", "g2 left", "e ended"]]
     gateway = traced(run).tokens[0].stays[1]
     assert waits(gateway) == ["message m cancelled", "message r correlated", "timer t cancelled"]
+    assert [wait.name for wait in gateway.waits] == ["paid", "refused", None]
+    assert [wait.key is None for wait in gateway.waits] == [False, False, True]
 
 
 def test_P3_the_steps_that_can_be_replayed_are_named(machine: Make) -> None:

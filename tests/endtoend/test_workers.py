@@ -509,7 +509,7 @@ def test_second_engine_on_the_same_file_is_refused(engine: Any) -> None:
     assert second.returncode == 2
     assert second.stdout == ""
     [line] = second.stderr.splitlines()
-    assert f"is in use by another engine (pid {engine.process.pid})" in line
+    assert f"is in use by another process (pid {engine.process.pid})" in line
 
 
 # --- large payloads -----------------------------------------------------------------------------------------------

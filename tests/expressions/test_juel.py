@@ -163,4 +163,12 @@ def test_conditions_take_the_string_true() -> None:
 def test_a_condition_that_is_no_boolean_fails() -> None:
     with pytest.raises(ExpressionFailed, match="must give true or false, not the number 3"):
         evaluate_condition(parse("${input}", Language.JUEL), Bindings(VARIABLES))
-    assert not evaluate_condition(parse("${nothing}", Language.JUEL), Bindings(VARIABLES))
+    with pytest.raises(ExpressionFailed, match="must give true or false, not null: nothing is null"):
+        evaluate_condition(parse("${nothing}", Language.JUEL), Bindings(VARIABLES))
+    with pytest.raises(ExpressionFailed, match="must give true or false, not the string ''"):
+        evaluate_condition(parse("${text}", Language.JUEL), Bindings({"text": ""}))
+
+
+@pytest.mark.parametrize(("text", "holds"), [("true", True), ("TRUE", True), ("False", False)])
+def test_a_condition_may_be_the_word_for_a_boolean(text: str, holds: bool) -> None:
+    assert evaluate_condition(parse("${text}", Language.JUEL), Bindings({"text": text})) is holds

@@ -76,7 +76,10 @@ async def test_statistics_are_shown(deployed: Any) -> None:
         ("/prune", 405, "method_not_allowed"),
         ("/process-instances/unknown/wait?timeout_ms=999999999", 400, "invalid"),
         ("//workers", 400, "invalid"),
-        ("/messages", 405, "method_not_allowed"),
+        ("/messages?limit=0", 400, "invalid"),
+        ("/messages/unknown?limit=1", 400, "invalid"),
+        ("/awaited-messages?limit=1", 400, "invalid"),
+        ("/incidents/retry", 405, "method_not_allowed"),
     ],
 )
 async def test_wrong_get_is_refused(client: Any, path: str, status: int, code: str) -> None:
@@ -194,7 +197,7 @@ PATHS = [
     *("process-definitions", "process-definitions/order/xml", "process-instances", "process-instances/x"),
     *("process-instances/x/history", "process-instances/x/trace", "process-instances/x/state"),
     *("process-instances/x/wait", "external-tasks", "external-tasks/x", "topics", "workers", "user-tasks"),
-    *("incidents", "statistics", "backup"),
+    *("incidents", "statistics", "backup", "messages", "messages/x", "messages/%00", "awaited-messages"),
 ]
 QUERY_NAMES = [
     *(
@@ -245,7 +248,7 @@ async def test_the_document_lists_every_endpoint(engine: ServedEngine) -> None:
 
 
 def without_names(path: str) -> str:
-    return re.sub(r"\{\w+\}", "{}", path)
+    return re.sub(r"\{\w+(:path)?\}", "{}", path)
 
 
 def test_errors_have_the_status_that_says_who_is_to_blame() -> None:

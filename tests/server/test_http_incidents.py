@@ -13,7 +13,7 @@ FAILING = """<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" id
     xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn">
   <process id="{key}" isExecutable="true" stellwerk:failurePolicy="incident">
     <startEvent id="s"/><sequenceFlow id="f1" sourceRef="s" targetRef="work"/>
-    <serviceTask id="work" stellwerk:topic="{topic}" stellwerk:retries="1"/>
+    <serviceTask id="work" stellwerk:topic="{topic}" stellwerk:retries="{retries}"/>
     <sequenceFlow id="f2" sourceRef="work" targetRef="e"/><endEvent id="e"/>
   </process>
 </definitions>
@@ -25,7 +25,7 @@ async def failed(deployed: Any, engine: ServedEngine, connect_worker: Any) -> di
     """One incident each, by process: ``left`` and ``right`` at tasks, ``stuck`` at a gateway. No worker is there."""
     found: dict[str, str] = {}
     for key in ("left", "right"):
-        model = FAILING.format(key=key, topic=f"{key}-work")
+        model = FAILING.format(key=key, topic=f"{key}-work", retries=1)
         await engine.node.deploy([("failing.bpmn", model.encode())])
         instance_id = await deployed.start(key)
         async with connect_worker(engine, f"{key}-work") as worker:
@@ -162,3 +162,42 @@ async def test_many_incidents_are_retried_in_portions(deployed: Any, engine: Ser
     assert sorted(requeued) == sorted(before)
     assert len(set(requeued)) == 100
     assert before.isdisjoint(await open_incidents(deployed, "?limit=1000"))
+
+
+@pytest.mark.parametrize(
+    "path, body, attempts",
+    [
+        ("/incidents/{}/resolve", {}, 4),
+        ("/incidents/{}/resolve", {"retries": 2}, 2),
+        ("/incidents/retry", {"process": "many"}, 4),
+        ("/incidents/retry", {"process": "many", "retries": 1}, 1),
+    ],
+)
+async def test_resolving_gives_as_many_attempts_as_the_model_says(
+    deployed: Any, engine: ServedEngine, connect_worker: Any, path: str, body: dict[str, object], attempts: int
+) -> None:
+    model = FAILING.format(key="many", topic="many-work", retries=4)
+    await engine.node.deploy([("failing.bpmn", model.encode())])
+    instance_id = await deployed.start("many")
+    async with connect_worker(engine, "many-work") as worker:
+        offer = await worker.task()
+        failure = {"task_id": offer["task_id"], "fence": offer["fence"], "message": "no", "retries": 0}
+        await worker.say(type="fail", ref=1, **failure)
+        await worker.next("ack")
+    await deployed.has_incident(instance_id)
+    incident_id = await incident_of(deployed, instance_id)
+    assert (await deployed.post(path.format(incident_id), body)).status == 200
+    (task,) = (await deployed.get("/external-tasks?topic=many-work")).body["tasks"]
+    assert (task["state"], task["retries_left"], task["retries"]) == ("READY", attempts, 4)
+
+
+async def test_instances_say_how_many_incidents_are_open(deployed: Any, failed: dict[str, str]) -> None:
+    await deployed.start("order")
+    rows = (await deployed.get("/process-instances")).body["instances"]
+    assert {row["process"]: row["incidents"] for row in rows} == {"left": 1, "right": 1, "stuck": 1, "order": 0}
+    (left,) = (row for row in rows if row["process"] == "left")
+    waited = (await deployed.get(f"/process-instances/{left['instance_id']}/wait?timeout_ms=0")).body
+    assert waited == left
+    await deployed.post(f"/incidents/{failed['left']}/resolve", {})
+    (left,) = (await deployed.get("/process-instances?process=left")).body["instances"]
+    assert left["incidents"] == 0

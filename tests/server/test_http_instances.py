@@ -29,6 +29,20 @@ async def test_instance_is_shown_whole(deployed: Any) -> None:
     assert "history" not in view
 
 
+async def test_tokens_say_what_they_wait_for(deployed: Any, engine: ServedEngine) -> None:
+    instance_id = await deployed.start()
+    view = (await deployed.get(f"/process-instances/{instance_id}")).body
+    (token,) = view["tokens"]
+    (task,) = view["tasks"]
+    wait = {"kind": "external_task", "wait_id": task["task_id"], "node_id": "charge"}
+    assert token["waits"] == [wait | {"name": None, "key": None, "due_at": None}]
+    instance_id = await deployed.start("approval")
+    view = (await deployed.get(f"/process-instances/{instance_id}")).body
+    assert [(wait["kind"], wait["node_id"]) for wait in view["tokens"][0]["waits"]] == [("user_task", "approve")]
+    await engine.node.cancel_instance(instance_id, "why not")
+    assert (await deployed.get(f"/process-instances/{instance_id}")).body["tokens"] == []
+
+
 async def test_same_request_id_gives_the_same_instance(deployed: Any) -> None:
     first = await deployed.start(request_id="r-1")
     assert await deployed.start(request_id="r-1") == first

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from stellwerk.ports import InstanceFilter
-from stellwerk.stores.sqlite import listing, pruning
+from stellwerk.stores.sqlite import listing, messages, pruning
 from stellwerk.stores.sqlite.migrations import migrate
 
 Plans = Callable[..., list[str]]
@@ -122,3 +122,16 @@ def test_pruning_finds_everything_by_an_index(plans: Plans) -> None:
     deletions = plans(pruning.delete_instance, "i")
     assert len(deletions) == 11
     assert [plan for plan in deletions if not plan.startswith("SEARCH ")] == []
+
+
+def test_incidents_of_a_page_are_counted_by_one_look_at_their_index(plans: Plans) -> None:
+    (plan,) = plans(listing.incident_counts, ["i", "j"])
+    assert "SEARCH incidents USING COVERING INDEX incidents_of_instance (instance_id=?)" in plan
+
+
+def test_awaited_messages_are_found_without_reading_every_subscription(plans: Plans) -> None:
+    (names,) = plans(messages.awaited_names, 10)
+    assert "SCAN subscriptions" not in names
+    (kept,) = plans(messages.waiting_messages, 0, 10, None)
+    assert "SEARCH s USING COVERING INDEX subscriptions_by_name (name=? AND key=?)" in kept
+    assert "SEARCH messages USING INDEX sqlite_autoindex_messages_1 (message_id>?)" in kept

@@ -171,7 +171,7 @@ async def test_a_second_engine_is_refused_under_every_name_of_the_file(tmp_path:
     other_name = tmp_path / "hard.db"
     other_name.hardlink_to(path)
     assert await refusal(make_store(other_name)) == f"{other_name} is in use by another engine (pid {os.getpid()})"
-    assert f"{other_name} is in use by another engine (pid {os.getpid()})" in lock_elsewhere(other_name)
+    assert f"{other_name} is in use by another process (pid {os.getpid()})" in lock_elsewhere(other_name)
 
 
 async def test_no_file_can_be_removed_to_let_a_second_engine_in(tmp_path: Path, make_store: MakeStore) -> None:
@@ -180,7 +180,7 @@ async def test_no_file_can_be_removed_to_let_a_second_engine_in(tmp_path: Path, 
     for beside in tmp_path.iterdir():
         if beside != path:
             beside.unlink()
-    assert f"{path} is in use by another engine (pid {os.getpid()})" in lock_elsewhere(path)
+    assert f"{path} is in use by another process (pid {os.getpid()})" in lock_elsewhere(path)
 
 
 async def test_a_refused_engine_leaves_the_first_ones_files_in_place(tmp_path: Path, make_store: MakeStore) -> None:
@@ -251,7 +251,9 @@ async def test_the_lock_dies_with_its_process_also_by_sigkill(tmp_path: Path, ma
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        assert await refusal(make_store(path)) == f"{path} is in use by another engine (pid {process.pid})"
+        assert await refusal(make_store(path)) == (
+            f"{path} is in use by another process (pid {process.pid}): an engine, or another stellwerk command"
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
     await make_store(path).open()

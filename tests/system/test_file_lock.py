@@ -24,6 +24,8 @@ except StoreUnavailable as error:
     print(error.message)
 """
 
+IN_USE = "{} is in use by another process (pid {}): an engine, or another stellwerk command"
+
 
 def lock_elsewhere(path: Path) -> str:
     command = [sys.executable, "-c", TRY_TO_LOCK, str(path)]
@@ -79,7 +81,7 @@ def test_another_process_is_told_the_holders_pid_from_the_kernel(tmp_path: Path)
     lock = FileLock(path)
     lock.acquire()
     path.open("rb").close()  # drops every POSIX lock of this process
-    assert lock_elsewhere(path) == f"{path} is in use by another engine (pid {os.getpid()})"
+    assert lock_elsewhere(path) == IN_USE.format(path, os.getpid())
     assert [file.name for file in tmp_path.iterdir()] == ["engine.db"]
     lock.release()
     assert lock_elsewhere(path) == "locked"
@@ -95,7 +97,7 @@ def test_the_lock_beside_the_file_names_its_holder_too(tmp_path: Path, monkeypat
     )
     command = [sys.executable, "-c", script, str(path)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert told == f"{path} is in use by another engine (pid {os.getpid()})"
+    assert told == IN_USE.format(path, os.getpid())
     lock.release()
 
 

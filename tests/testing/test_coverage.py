@@ -66,3 +66,49 @@ def test_nearly_all_is_not_all(bpmn) -> None:  # type: ignore[no-untyped-def]
     coverage = Coverage()
     _measure(coverage, bpmn(body, f"start {path} work done"))
     assert coverage.text().splitlines()[1].endswith(" 99 %")
+
+
+def _saga(coverage: Coverage, xml: bytes, *, fails: bool) -> None:
+    async def main() -> None:
+        async with open_process_test(coverage=coverage) as test:
+            await test.deploy(("saga.bpmn", xml))
+            instance = await test.start("p")
+            await instance.complete("reserve")
+            if not fails:
+                await instance.complete("pay")
+                instance.assert_not_visited("undo", "cancel")
+                return
+            await instance.fail("pay", "no money", retries=0)
+            await instance.complete("cancel")
+            instance.assert_ended("FAILED")
+            instance.assert_path("start", "reserve", "pay", "undo", "cancel")
+
+    run_in_virtual_time(main)
+
+
+def test_a_saga_can_be_covered_whole(saga: bytes) -> None:
+    coverage = Coverage()
+    _saga(coverage, saga, fails=False)
+    [found] = coverage
+    assert (found.missed_nodes, found.missed_flows) == (["undo", "cancel"], [])
+    assert '<g class="missed"><polyline' in found.svg()
+    _saga(coverage, saga, fails=True)
+    assert (found.missed_nodes, found.fraction) == ([], 1.0)
+    assert found.nodes["undo"] == found.nodes["cancel"] == 1
+    assert '<g class="visited"><polyline' in found.svg()
+    assert '"missed' not in found.svg().replace('class="missed"><rect', "")
+
+
+def test_associations_are_no_flows(bpmn) -> None:  # type: ignore[no-untyped-def]
+    body = """<startEvent id="start"/><serviceTask id="work" stellwerk:topic="w"><dataInputAssociation id="reads">
+      <sourceRef>order</sourceRef><targetRef>work</targetRef></dataInputAssociation></serviceTask><endEvent id="done"/>
+      <dataObject id="data"/><dataObjectReference id="order" dataObjectRef="data"/><textAnnotation id="note"/>
+      <association id="about" sourceRef="work" targetRef="note"/>"""
+    coverage = Coverage()
+    _measure(coverage, bpmn(body, "start work done"), completes=True)
+    [found] = coverage
+    assert (set(found.process.nodes), set(found.process.flows)) == (
+        {"start", "work", "done"},
+        {"start-work", "work-done"},
+    )
+    assert coverage.text().splitlines()[1].split() == ["p", "3/3", "2/2", "100", "%"]

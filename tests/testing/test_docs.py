@@ -14,31 +14,32 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/testing.md"
 PICTURE = PAGE.parent / "_static/invoice-coverage.svg"
 
-Bpmn = Callable[..., bytes]
-
 
 def _blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def folder(pytester: pytest.Pytester, bpmn: Bpmn) -> Path:
-    """With the processes that the page speaks of."""
-    [invoice] = _blocks("xml")
-    picking = """<startEvent id="start"/><parallelGateway id="fork"/><task id="a"/><task id="b"/><task id="c"/>
-      <serviceTask id="pick" stellwerk:topic="pick"/><endEvent id="picked"/>"""
-    payment = """<startEvent id="start"/><serviceTask id="charge" stellwerk:topic="payment"/><endEvent id="charged"/>
-      <boundaryEvent id="refused" attachedToRef="charge"><errorEventDefinition errorRef="REFUSED"/></boundaryEvent>
-      <endEvent id="sent_back"/>"""
-    pick_flows = ("start fork a pick picked", "fork b pick", "fork c pick")
-    files = {
-        "invoice.bpmn": invoice.encode(),
-        "picking.bpmn": bpmn(picking, *pick_flows, key="picking"),
-        "payment.bpmn": bpmn(payment, "start charge charged", "refused sent_back", key="payment"),
-    }
+def folder(pytester: pytest.Pytester) -> Path:
+    """With the processes that the page shows, under the names that it gives them."""
+    files = dict(zip(("invoice.bpmn", "picking.bpmn", "payment.bpmn"), _blocks("xml"), strict=True))
     for name, content in files.items():
-        (pytester.path / name).write_bytes(content)
+        assert f'process id="{name.removesuffix(".bpmn")}"' in content
+        (pytester.path / name).write_text(content, encoding="utf-8")
     return pytester.path
+
+
+def test_every_file_that_the_page_uses_is_shown_on_it() -> None:
+    used = set(re.findall(r'deploy\("([\w.]+)"', PAGE.read_text(encoding="utf-8")))
+    assert used == {"invoice.bpmn", "picking.bpmn", "payment.bpmn"}
+    summaries = set(re.findall(r"<summary><code>([\w.]+)</code>", PAGE.read_text(encoding="utf-8")))
+    assert summaries == used - {"invoice.bpmn"}
+
+
+def test_the_picture_is_an_image_wherever_the_page_is_read() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.search(r"^!\[[^\]\n]+\]\(_static/invoice-coverage\.svg\)$", text, re.MULTILINE)
+    assert "```{" not in text
 
 
 def test_the_pages_tests_pass(pytester: pytest.Pytester, folder: Path) -> None:

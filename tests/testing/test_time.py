@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trio
 import trio.testing
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from stellwerk.errors import Conflict
 from stellwerk.testing import ProcessTest, StartedInstance, open_process_test, run_in_virtual_time
@@ -150,3 +152,74 @@ async def test_a_clock_that_jumps_by_itself_does_no_harm(
     assert await process_test.advance_to_next_timer() == ["tick"]
     await instance.complete("work")
     instance.assert_ended()
+
+
+# --- handlers that sleep, and waits between attempts ----------------------------------------------------------------
+
+
+def _slow_and_repeated(bpmn: Bpmn, backoff_ms: int) -> tuple[str, bytes]:
+    repeated = f'stellwerk:retries="2" stellwerk:retryBackoff="PT{backoff_ms / 1000:f}S"'
+    body = f"""<startEvent id="start"/><serviceTask id="slow" stellwerk:topic="slow"/>
+      <serviceTask id="send" stellwerk:topic="send" {repeated}/><endEvent id="sent"/>"""
+    return "slow.bpmn", bpmn(body, "start slow send sent")
+
+
+async def _send_again(bpmn: Bpmn, sleeps: list[float], backoff_ms: int) -> list[float]:
+    """→ the instants of the attempts, in seconds on trio's clock."""
+    attempts: list[float] = []
+    async with open_process_test() as test:
+
+        @test.task("slow")
+        async def slow(payload: object) -> None:
+            for seconds in sleeps:
+                await trio.sleep(seconds)
+
+        @test.task("send")
+        def send(payload: object) -> None:
+            attempts.append(trio.current_time())
+            if len(attempts) == 1:
+                raise RuntimeError("not yet")
+
+        await test.deploy(_slow_and_repeated(bpmn, backoff_ms))
+        instance = await test.start("p")
+        await instance.advance_to_end(within=timedelta(days=1))
+        instance.assert_ended()
+    return attempts
+
+
+def test_a_back_off_after_a_handler_that_slept_passes_to_the_millisecond(bpmn: Bpmn) -> None:
+    """0.1 and 0.2 seconds are more than 0.3, as floats."""
+    first, second = run_in_virtual_time(_send_again, bpmn, [0.1], 200)
+    assert (round(first, 3), round(second, 3)) == (0.1, 0.3)
+
+
+@given(st.lists(st.integers(1, 3_000), max_size=3), st.integers(1, 5_000))
+@example([100], 200)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sleeps_and_back_offs_of_any_milliseconds_add_up_exactly(
+    bpmn: Bpmn, sleeps_ms: list[int], backoff_ms: int
+) -> None:
+    attempts = run_in_virtual_time(_send_again, bpmn, [sleep / 1000 for sleep in sleeps_ms], backoff_ms)
+    assert [round(at * 1000) for at in attempts] == [sum(sleeps_ms), sum(sleeps_ms) + backoff_ms]
+
+
+@given(st.lists(st.floats(0, 2), max_size=4), st.integers(1, 2_000))
+@example([0.0005], 200)
+@example([0.000101, 0.1], 100)
+@example([0.0004999], 1)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_back_off_ends_however_odd_the_sleep_before_it(bpmn: Bpmn, sleeps: list[float], backoff_ms: int) -> None:
+    first, second = run_in_virtual_time(_send_again, bpmn, sleeps, backoff_ms)
+    assert sum(sleeps) - 1e-6 <= first <= sum(sleeps) + 0.0011 * (1 + len(sleeps))
+    assert abs(second - first - backoff_ms / 1000) < 0.002
+
+
+async def test_what_really_never_moves_is_still_told(process_test: ProcessTest, one_task: bytes) -> None:
+    @process_test.task("other")
+    async def other(payload: object) -> None:
+        raise AssertionError("never called")
+
+    await process_test.deploy(("one.bpmn", one_task))
+    instance = await process_test.start("p")
+    with pytest.raises(AssertionError, match="nothing moves, however much time passes"):
+        await instance.advance_to_end()

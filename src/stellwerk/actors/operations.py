@@ -117,22 +117,32 @@ class NodeOperations:
             raise NotFound(f"there is no open user task {user_task_id}")
         await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
 
-    async def resolve_incident(self, incident_id: str, retries: int = 1) -> None:
-        """Try again from where the incident stands. :raises NotFound: it is not open (any more)."""
+    async def resolve_incident(self, incident_id: str, retries: int | None = None) -> None:
+        """Try again from where the incident stands.
+
+        :param retries: attempts that its task gets; None: as many as it had in the beginning, by its model.
+        :raises NotFound: it is not open (any more).
+        """
         _check_retries(retries)
         row = await self.ports.store.incident(incident_id)
         if row is None:
             raise NotFound(f"there is no open incident {incident_id}")
         await self._resolve(row, retries)
 
-    async def _resolve(self, row: Mapping[str, object], retries: int) -> None:
-        await self._ask(str(row["instance_id"]), ResolveIncident(str(row["incident_id"]), retries))
+    async def _resolve(self, row: Mapping[str, object], retries: int | None) -> None:
+        attempts = await self._retries_of(row) if retries is None else retries
+        await self._ask(str(row["instance_id"]), ResolveIncident(str(row["incident_id"]), attempts))
+
+    async def _retries_of(self, row: Mapping[str, object]) -> int:
+        """What the model says for the incident's task. Where there is none, the number does not matter."""
+        task = None if row["task_id"] is None else await self.ports.store.task(str(row["task_id"]))
+        return 1 if task is None else task.retries
 
     async def retry_incidents(
         self,
         wanted: IncidentFilter,
         *,
-        retries: int = 1,
+        retries: int | None = None,
         limit: int = 1_000,
         after: str | None = None,
         progress: Callable[[int], None] = lambda _done: None,
@@ -208,6 +218,6 @@ class NodeOperations:
         await reply.wait()
 
 
-def _check_retries(retries: int) -> None:
-    if not 1 <= retries <= RETRIES_MAX:
+def _check_retries(retries: int | None) -> None:
+    if retries is not None and not 1 <= retries <= RETRIES_MAX:
         raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")

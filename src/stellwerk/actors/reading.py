@@ -18,7 +18,16 @@ from stellwerk.actors.leases import LeaseBook
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.topics import Topics
-from stellwerk.actors.views import EndWaiters, InstanceOutcome, InstanceView, outcome_of, tasks_of, view_of
+from stellwerk.actors.views import (
+    EndWaiters,
+    InstanceOutcome,
+    InstanceView,
+    MessageView,
+    message_view,
+    outcome_of,
+    tasks_of,
+    view_of,
+)
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.core.instance import InstanceState
 from stellwerk.core.replay import replay
@@ -166,6 +175,27 @@ class NodeReads:
             return await self.ports.store.incidents(instance_id, limit=limit, after=after)
         wanted = IncidentFilter(instance_id=instance_id, process_key=process_key, kind=kind)
         return await matching_incidents(self.ports.store, wanted, limit=limit, after=after)
+
+    async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
+        """How many are open in each; instances without any are left out."""
+        return await self.ports.store.incident_counts(instance_ids)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    async def message(self, message_id: str) -> MessageView:
+        """What became of a message. One that nobody knows (any more) is no error: every message comes to that."""
+        kept = await self.ports.store.message(message_id)
+        return message_view(message_id, kept, self.ports.clock.wall_ms())
+
+    async def waiting_messages(self, *, limit: int = 100, after: str | None = None) -> Sequence[MessageView]:
+        """Those that nothing has waited for yet, by id; `after` is the last id of the page before."""
+        now_ms = self.ports.clock.wall_ms()
+        found = await self.ports.store.waiting_messages(now_ms, limit=limit, after=after)
+        return [message_view(kept.message_id, kept, now_ms) for kept in found]
+
+    async def awaited_names(self, limit: int) -> Sequence[str]:
+        """Names of messages that something waits for, or that start an instance; sorted."""
+        return await self.ports.store.awaited_names(limit)
 
     # --- topics and workers ----------------------------------------------------------------------------------------
 

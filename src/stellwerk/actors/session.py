@@ -58,7 +58,7 @@ from stellwerk.wire.messages import (
     Welcome,
     WorkerMessage,
 )
-from stellwerk.wire.session import heartbeat_ms
+from stellwerk.wire.session import heartbeat_ms, report_is_fresh
 
 __all__ = ["WorkerSession"]
 
@@ -154,10 +154,8 @@ class WorkerSession:
         return holds or any(self.pending.values())
 
     def vouches_for(self, task_id: str, fence: int) -> bool:
-        age = self._clock.monotonic() - self._reported_at
-        return (
-            not self.closed and age <= _LIVE_HEARTBEATS * self.heartbeat_ms / 1000 and (task_id, fence) in self._report
-        )
+        age_ms = (self._clock.monotonic() - self._reported_at) * 1000
+        return not self.closed and report_is_fresh(age_ms, self._heartbeat_ms) and (task_id, fence) in self._report
 
     def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
         """Queue `tasks` frames for leases that are durable. What cannot be sent any more is given back at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 
 import attrs
 import trio
@@ -14,11 +15,23 @@ from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.core.facts import InstanceCancelled, InstanceFailed
 from stellwerk.core.history import decode_state
 from stellwerk.core.instance import InstanceState, InstanceStatus, Token
+from stellwerk.core.waits import OpenWait, open_waits
 from stellwerk.errors import NotFound
+from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject
-from stellwerk.ports import HistoryStep, InstanceSummary, Store, StoredInstance
+from stellwerk.ports import HistoryStep, InstanceSummary, KeptMessage, Store, StoredInstance
 
-__all__ = ["EndWaiters", "InstanceOutcome", "InstanceView", "outcome_of", "tasks_of", "view_of"]
+__all__ = [
+    "EndWaiters",
+    "InstanceOutcome",
+    "InstanceView",
+    "MessageStatus",
+    "MessageView",
+    "message_view",
+    "outcome_of",
+    "tasks_of",
+    "view_of",
+]
 
 
 _ROWS_MAX = 2**31 - 1
@@ -43,6 +56,8 @@ class InstanceView:
 
     summary: InstanceSummary
     tokens: tuple[Token, ...]
+    waits: Mapping[str, tuple[OpenWait, ...]]
+    """What each token waits for now."""
     variables: JsonObject
     """Of the process scope."""
     reason: str | None
@@ -58,6 +73,47 @@ class InstanceView:
     def current_nodes(self) -> Sequence[str]:
         """Where tokens stand; each node once."""
         return tuple(dict.fromkeys(token.node_id for token in self.tokens))
+
+
+class MessageStatus(Enum):
+    WAITING = "waiting"
+    """Kept: nothing has waited for it yet."""
+    CORRELATED = "correlated"
+    """It has reached an instance, or started one."""
+    EXPIRED_OR_UNKNOWN = "expired-or-unknown"
+    """Nothing waited for it in time, it was correlated and is forgotten, or it was never published."""
+
+
+@attrs.frozen(kw_only=True)
+class MessageView:
+    message_id: str
+    status: MessageStatus
+    name: str | None = None
+    """None, as the others, where the message is not known (any more)."""
+    key: str | None = None
+    published_at_ms: InstantMs | None = None
+    expires_at_ms: InstantMs | None = None
+    is_awaited: bool = False
+    """It is about to be correlated, or the instance that waits for it cannot take it."""
+
+
+def message_view(message_id: str, kept: KeptMessage | None, now_ms: InstantMs) -> MessageView:
+    """:param now_ms: wall clock."""
+    if kept is None:
+        return MessageView(message_id=message_id, status=MessageStatus.EXPIRED_OR_UNKNOWN)
+    if kept.is_correlated:
+        status = MessageStatus.CORRELATED
+    else:
+        status = MessageStatus.WAITING if kept.expires_at_ms > now_ms else MessageStatus.EXPIRED_OR_UNKNOWN
+    return MessageView(
+        message_id=message_id,
+        status=status,
+        name=kept.name,
+        key=kept.key,
+        published_at_ms=kept.published_at_ms,
+        expires_at_ms=kept.expires_at_ms,
+        is_awaited=status is MessageStatus.WAITING and kept.is_awaited,
+    )
 
 
 async def outcome_of(store: Store, instance_id: str) -> InstanceOutcome:
@@ -78,6 +134,7 @@ async def view_of(store: Store, instance_id: str, *, with_history: bool = True) 
     return InstanceView(
         summary=summary,
         tokens=tuple(state.tokens.values()),
+        waits=open_waits(state),
         variables=state.variables,
         reason=await _reason_of_end(store, instance_id, stored),
         steps=await recorded_steps(store, instance_id) if with_history else None,

@@ -46,8 +46,8 @@ class EngineUpkeep:
     # --- incidents -------------------------------------------------------------------------------------------------
 
     @while_open
-    async def resolve_incident(self, incident_id: str, *, retries: int = 1) -> None:
-        """Try again from where it stands; a task gets so many attempts.
+    async def resolve_incident(self, incident_id: str, *, retries: int | None = None) -> None:
+        """Try again from where it stands; a task gets so many attempts, or with None as many as its model says.
 
         :raises NotFound: it is not open (any more). InvalidInput: ``retries`` makes no sense.
         """
@@ -63,7 +63,7 @@ class EngineUpkeep:
         element_id: str | None = None,
         kind: str | None = None,
         topic: str | None = None,
-        retries: int = 1,
+        retries: int | None = None,
         limit: int = _RETRIED_AT_ONCE,
         after: str | None = None,
     ) -> RetriedIncidents:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
@@ -16,6 +19,7 @@ from stellwerk.cli.progress import progress
 
 if TYPE_CHECKING:
     from stellwerk.cli.inventory import FileReport, ListedNode, ProcessReport
+    from stellwerk.model.process import Finding
 
 __all__ = ["check"]
 
@@ -27,6 +31,12 @@ _KINDS = {
     "timers": "timer",
     "messages": "message",
 }
+
+_DIALECTS = {"camunda": "Camunda 7 family: Camunda, Activiti, Flowable, Operaton", "zeebe": "Zeebe, Camunda 8"}
+_GENERATED = " (only the element's id)"
+_REASONS_SHOWN = 12
+_QUOTED = re.compile(r'"[^"]*"')
+_EVENT_KIND = re.compile(r"an event of kind (\w+) cannot run yet")
 
 
 def check(
@@ -41,7 +51,9 @@ def check(
     """Say what would run of BPMN files: which tasks become work for workers, and what cannot run and why.
 
     Needs no engine. For each process: its external tasks with topic and retries, user tasks, timers and messages. What
-    cannot run is printed as FILE:LINE:COLUMN: WHAT, as compilers do, and is exactly what stellwerk deploy would refuse.
+    cannot run is printed as FILE:LINE:COLUMN: WHAT, as compilers do, and is exactly what stellwerk deploy would refuse;
+    in the end it is counted by reason. With --dir, files are named as seen from there, and one that cannot be read is
+    one of those that cannot run.
 
     Exit code 1 when something cannot run.
 
@@ -51,11 +63,11 @@ def check(
         stellwerk check --dir models --adopt-java
         stellwerk check *.bpmn --json | jq '.total.topics'
     """
-    paths = [*files, *(_found_in(dir) if dir is not None else ())]
-    if not paths:
+    sources = [*map(_named, files), *(_found_in(dir) if dir is not None else ())]
+    if not sources:
         nothing = f"{dir}: no BPMN files in it" if dir is not None else "which file? As in: stellwerk check order.bpmn"
         raise Mistake(nothing)
-    reports = _reports(paths, adopt_java)
+    reports = _reports(sources, adopt_java)
     if json:
         print_json({"files": [_file_view(report) for report in reports], "total": _total(reports)})
     else:
@@ -65,24 +77,60 @@ def check(
     return 0 if all(report.runs for report in reports) else ENDED_BADLY
 
 
-def _found_in(directory: Path) -> list[Path]:
+class _Source(NamedTuple):
+    path: Path
+    shown: Path
+    """How it is named in what is said."""
+    is_named: bool
+    """By whoever called: a mistake if it cannot be read."""
+
+
+def _named(file: Path) -> _Source:
+    if file.is_dir():
+        raise Mistake(f"{file}: is a directory; to check what is in it: stellwerk check --dir {file}")
+    return _Source(file, file, is_named=True)
+
+
+def _found_in(directory: Path) -> list[_Source]:
     if not directory.is_dir():
         raise Mistake(f"{directory}: is no directory")
-    return sorted(path for path in directory.rglob("*") if path.name.lower().endswith(_SUFFIXES) and path.is_file())
+    named = (path for path in directory.rglob("*") if path.name.lower().endswith(_SUFFIXES))
+    found = sorted(path for path in named if _may_be_file(path))
+    return [_Source(path, path.relative_to(directory), is_named=False) for path in found]
 
 
-def _reports(paths: Sequence[Path], adopt_java: bool) -> list[FileReport]:
-    from stellwerk.cli.inventory import report_on
-    from stellwerk.limits import Limits
+def _may_be_file(path: Path) -> bool:
+    """Also one that cannot be looked at (a link into nothing, say): not to be passed over in silence."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True
 
+
+def _reports(sources: Sequence[_Source], adopt_java: bool) -> list[FileReport]:
     reports: list[FileReport] = []
     first_with: dict[str, str] = {}
+    once: dict[Path, _Source] = {}
+    for source in sources:
+        once.setdefault(source.path, source)
     with progress("Checking") as report_progress:
-        for number, path in enumerate(dict.fromkeys(paths), 1):
-            report = report_on(path, read_file(path, _FILE_BYTES_MAX), limits=Limits(), adopt_java=adopt_java)
-            reports.append(_with_repeated_keys(report, first_with))
-            report_progress(number, len(paths))
+        for number, source in enumerate(once.values(), 1):
+            reports.append(_with_repeated_keys(_report_on(source, adopt_java), first_with))
+            report_progress(number, len(once))
     return reports
+
+
+def _report_on(source: _Source, adopt_java: bool) -> FileReport:
+    from stellwerk.cli.inventory import report_on, unreadable
+    from stellwerk.limits import Limits
+
+    try:
+        xml = read_file(source.path, _FILE_BYTES_MAX)
+    except Mistake as mistake:
+        if source.is_named:
+            raise
+        return unreadable(source.shown, str(mistake).removeprefix(f"{source.path}: "))
+    return report_on(source.shown, xml, limits=Limits(), adopt_java=adopt_java)
 
 
 def _with_repeated_keys(report: FileReport, first_with: dict[str, str]) -> FileReport:
@@ -112,7 +160,8 @@ def _say_process(process: ProcessReport) -> None:
     if not process.executable:
         say(f"  process {process.key}{name} is not executable")
         return
-    say(f"  process {process.key}{name} ({process.dialect}; a task that fails for good: {process.failure_policy})")
+    dialect = _DIALECTS.get(process.dialect, process.dialect)
+    say(f"  process {process.key}{name} ({dialect}; a task that fails for good: {process.failure_policy})")
     rows = [
         (kind, node.element_id, _details_text(node))
         for field, kind in _KINDS.items()
@@ -132,7 +181,8 @@ def _details_text(node: ListedNode) -> str:
     details = dict(node.details)
     parts = [node.element if node.element.endswith("Event") else ""]
     if "topic" in details:
-        parts.append(f"topic {details.pop('topic')}, retries {details.pop('retries', '3 (default)')}")
+        mark = _GENERATED if node.has_generated_topic else ""
+        parts.append(f"topic {details.pop('topic')}{mark}, retries {details.pop('retries', '3 (default)')}")
     for name, value in details.items():
         parts.append(_detail_text(name, value))
     return _one_line(", ".join(part for part in parts if part))
@@ -153,11 +203,22 @@ def _one_line(text: str) -> str:
 
 def _say_total(total: Mapping[str, Any]) -> None:
     say(f"{total['running_files']} of {counted(total['files'], 'file')} can run")
-    named = ("external_tasks", "user_tasks", "timers", "messages")
-    parts = [counted(total[name], _KINDS[name]) for name in named]
+    parts = [counted(total[name], kind) for name, kind in _KINDS.items()]
     say(f"{counted(total['processes'], 'process', 'processes')}, {', '.join(parts)}")
     if total["topics"]:
-        say(f"topics: {', '.join(total['topics'])}")
+        named = [topic for topic in total["topics"] if topic not in total["generated_topics"]]
+        if named:
+            say(f"topics: {', '.join(named)}")
+        if total["generated_topics"]:
+            say(f"topics that are only ids of elements: {', '.join(total['generated_topics'])}")
+    if total["reasons"]:
+        say(f"cannot run: {_reasons_text(total['reasons'])}")
+
+
+def _reasons_text(reasons: Mapping[str, int]) -> str:
+    parts = [f"{reason} {number}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
+    others = sum(list(reasons.values())[_REASONS_SHOWN:])
+    return ", ".join([*parts, *([f"others {others}"] if others else [])])
 
 
 # --- for programs --------------------------------------------------------------------------------------------------
@@ -202,14 +263,26 @@ def _finding_views(report: FileReport) -> Iterator[dict[str, object]]:
 def _total(reports: Sequence[FileReport]) -> dict[str, Any]:
     """Of the processes that are meant to run, also in files of which something cannot run."""
     processes = [process for report in reports for process in report.processes if process.executable]
-    topics = {str(node.details["topic"]) for process in processes for node in process.external_tasks}
+    tasks = [node for process in processes for node in process.external_tasks]
     severities = [finding.severity.value for report in reports for finding in report.findings]
     return {
         "files": len(reports),
         "running_files": sum(report.runs for report in reports),
         "processes": len(processes),
         **{field: sum(len(_nodes(process, field)) for process in processes) for field in _KINDS},
-        "topics": sorted(topics),
+        "topics": sorted({str(node.details["topic"]) for node in tasks}),
+        "generated_topics": sorted({node.element_id for node in tasks if node.has_generated_topic}),
         "errors": severities.count("error"),
         "warnings": severities.count("warning"),
+        "reasons": dict(Counter(_reason(error) for report in reports for error in report.errors).most_common()),
     }
+
+
+def _reason(error: Finding) -> str:
+    """What many findings have in common: the element, the kind of event, or the words without what they name."""
+    kind = _EVENT_KIND.fullmatch(error.what)
+    if kind is not None:
+        return f"{kind[1]} event"
+    if error.what == "cannot run yet":
+        return error.element
+    return f"{error.element}: {_QUOTED.sub('…', error.what).partition(': ')[0].partition(', ')[0]}"

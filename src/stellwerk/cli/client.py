@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -36,9 +37,44 @@ class Refused(Mistake):
     """The engine says that the request is wrong."""
 
     def __init__(self, status: int, answer: Mapping[str, Any]) -> None:
-        super().__init__(str(answer.get("message", f"the engine answered with status {status}")))
+        super().__init__(_with_options(str(answer.get("message", f"the engine answered with status {status}"))))
         self.status = status
         self.answer = answer
+
+
+_FIELD = re.compile(r" @ (?:\$|query)\.([a-z_]+)((?:[.\[]\S*)?)(?=;|$)", re.MULTILINE)
+"""Where in a request something is wrong, as the API says it."""
+_OPTIONS: Final = {
+    "process_def_id": "PROCESS",
+    "incident_ids": "INCIDENT",
+    "name": "NAME",
+    "definition_id": "--version",
+    "element_id": "--element",
+    "instance_id": "--instance",
+    "older_than_ms": "--older-than",
+    "start_event_id": "--start-event",
+    "started_before": "--before",
+    "started_from": "--since",
+    "ttl_ms": "--ttl-seconds",
+}
+"""Arguments and options whose names differ from the fields'."""
+_SAME_NAME: Final = frozenset(
+    {"after", "at", "business_key", "key", "kind", "limit", "message_id", "process", "reason", "request_id", "retries"}
+    | {"topic", "variables"}
+)
+
+
+def _with_options(message: str) -> str:
+    """Places in a request as whoever types a command knows them: `` @ $.at`` is ``--at``."""
+    return _FIELD.sub(_option, message)
+
+
+def _option(place: re.Match[str]) -> str:
+    field = place[1]
+    if field not in _SAME_NAME and field not in _OPTIONS:
+        return place[0]
+    option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+    return f" ({option}{f', in ${place[2]}' if place[2] else ''})"
 
 
 def segment(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from stellwerk.cli.client import Refused
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.findings import finding_line
-from stellwerk.cli.mistakes import Mistake
+from stellwerk.cli.mistakes import CommandFailed, Mistake
 from stellwerk.cli.options import AdoptJava, AsJson, read_file
 from stellwerk.cli.output import print_json, print_table, say, short_instant, warn
 from stellwerk.cli.progress import progress
@@ -34,6 +35,8 @@ def deploy(
 ) -> int:
     """Deploy BPMN files. What is wrong in them is printed as FILE:LINE:COLUMN: WHAT, everything at once.
 
+    Exit code 1 when something in them cannot run, as with stellwerk check; nothing is deployed then.
+
     For example:
 
         stellwerk deploy order.bpmn
@@ -50,7 +53,7 @@ def deploy(
         try:
             answer = client.post("/process-definitions", {"files": uploaded, **body})
         except Refused as refused:
-            raise _with_findings(refused) from None
+            raise _with_findings(refused, uploaded) from None
     for finding in answer["warnings"]:
         warn(finding_line(finding))
     print_json(answer) if json else _say_deployed(answer)
@@ -87,8 +90,10 @@ def _uploaded(file: Path) -> dict[str, str]:
     return {"name": name, "xml_base64": base64.b64encode(read_file(file, _FILE_BYTES_MAX)).decode()}
 
 
-def _with_findings(refused: Refused) -> Mistake:
+def _with_findings(refused: Refused, uploaded: Sequence[Mapping[str, str]]) -> CommandFailed:
     findings = refused.answer.get("findings")
     if not isinstance(findings, list) or not findings:
-        return Mistake(f"{refused}; nothing was deployed")
-    return Mistake("\n".join([*(finding_line(finding) for finding in findings), "nothing was deployed"]))
+        # One that is too large is told like that, and cannot run; everything else is a mistake in the request.
+        is_of_a_file = any(str(refused).startswith(f"{file['name']}: ") for file in uploaded)
+        return (CommandFailed if is_of_a_file else Mistake)(f"{refused}; nothing was deployed")
+    return CommandFailed("\n".join([*(finding_line(finding) for finding in findings), "nothing was deployed"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 import attrs
@@ -40,6 +40,7 @@ class Listing:
 _SIBLINGS_MAX: Final = 20
 """More than there are hexadecimal digits: what differs from an id in the last one only is among them."""
 _NEWEST_MAX: Final = 1000
+_NAMED_MAX: Final = 5
 
 INSTANCES = Listing("/process-instances", "instances", "instance_id", is_by_id=False)
 """Beginnings are sought among the newest of them."""
@@ -50,15 +51,21 @@ USER_TASKS = Listing("/user-tasks", "user_tasks", "user_task_id")
 def find_id(client: Client, given: str, listing: Listing) -> str:
     """The whole id. What is no known beginning stays as it is: the engine has a word for it.
 
-    :raises Mistake: when several ids begin like that.
+    :raises Mistake: when several ids begin like that, or it is too short to be sought.
     """
-    if not _BEGINNING_CHARS_MIN <= len(given) < _WHOLE_CHARS:
+    if 0 < len(given) < _BEGINNING_CHARS_MIN and given.isascii():
+        raise Mistake(f"{given!r} is too short: give at least the first {_BEGINNING_CHARS_MIN} characters of the id")
+    if not given or len(given) >= _WHOLE_CHARS:
         return given
     fitting = [str(row[listing.id_field]) for row in listing.beginning_with(client, given)]
     if len(fitting) > 1:
-        what = listing.plural.replace("_", " ")
-        raise Mistake(f"{given!r} is the beginning of several {what}: {', '.join(fitting[:3])}, …")
+        raise Mistake(_ambiguous(given, listing.plural.replace("_", " "), fitting))
     return fitting[0] if fitting else given
+
+
+def _ambiguous(given: str, what: str, fitting: Sequence[str]) -> str:
+    named = ", ".join(fitting[:_NAMED_MAX]) + (", …" if len(fitting) > _NAMED_MAX else "")
+    return f"{given!r} is the beginning of several {what}: {named}"
 
 
 def find_row(client: Client, given: str, listing: Listing) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from stellwerk.cli.client import Client, segment
 from stellwerk.cli.connection import HERE, Engine
@@ -17,16 +17,31 @@ from stellwerk.cli.output import counted, incident_lines, print_json, say, warn
 from stellwerk.cli.progress import progress
 from stellwerk.cli.tasks import warn_of_unattended
 from stellwerk.cli.times import now
+from stellwerk.cli.unknown import warn_of_unknown_kind, warn_of_unknown_process, warn_of_unknown_topic
 
-__all__ = ["incidents", "resolve", "retry"]
+__all__ = ["KINDS", "incidents", "resolve", "retry"]
+
+KINDS = (
+    "retries_exhausted",
+    "bpmn_error",
+    "lock_expired",
+    "lock_expiries_exhausted",
+    "undeliverable",
+    "model_fault",
+    "compensation_failed",
+)
+"""All there are; docs/operations says what they mean. Here by hand, for the engine is not loaded to show help."""
 
 _AT_ONCE_MAX = 1000
 """As many incidents as one request may name."""
 
+
+def _kind(_type: object, tokens: Sequence[Token]) -> str:
+    return tokens[0].value.lower().replace("-", "_")
+
+
 _Process = Annotated[str | None, Parameter(help="Only those in instances of this process.")]
-_Kind = Annotated[
-    str | None, Parameter(help="Only those of this kind, like retries_exhausted: see the list of incidents.")
-]
+_Kind = Annotated[str | None, Parameter(help=f"Only those of this kind: {', '.join(KINDS)}.", converter=_kind)]
 
 
 def incidents(
@@ -46,6 +61,10 @@ def incidents(
         stellwerk incidents
         stellwerk incidents --process order --kind retries_exhausted
     """
+
+    def if_none(client: Client) -> None:
+        _warn_of_unknown(client, process=process, kind=kind)
+
     return list_page(
         engine,
         INCIDENTS,
@@ -53,6 +72,7 @@ def incidents(
         incident_lines,
         json,
         instance=instance,
+        if_none=if_none,
         process=process,
         kind=kind,
         limit=limit,
@@ -60,11 +80,23 @@ def incidents(
     )
 
 
+def _warn_of_unknown(client: Client, *, process: str | None, kind: str | None, topic: str | None = None) -> None:
+    """Nothing was found: perhaps because there is no such thing."""
+    if process is not None:
+        warn_of_unknown_process(client, process)
+    if kind is not None:
+        warn_of_unknown_kind(kind, KINDS)
+    if topic is not None:
+        warn_of_unknown_topic(client, topic)
+
+
 def resolve(
     incident: Annotated[str, Parameter(help="Id of the incident, or its unique beginning.")],
     /,
     *,
-    retries: Annotated[int, Parameter(help="How many attempts the task gets.")] = 1,
+    retries: Annotated[
+        int | None, Parameter(help="How many attempts the task gets; as many as its model says without it.")
+    ] = None,
     variables: Annotated[
         str | None, Parameter(help="Set these variables of the process first: a JSON object, or @FILE.")
     ] = None,
@@ -74,7 +106,8 @@ def resolve(
 
     For example:
 
-        stellwerk resolve 0199f2a4-... --retries 3
+        stellwerk resolve 0199f2a4-...
+        stellwerk resolve 0199f2a4-... --retries 1
         stellwerk resolve 0199f2a4-... --variables '{"amount": 12.5}'
     """
     given = None if variables is None else read_object(variables)
@@ -95,7 +128,9 @@ def retry(
     kind: _Kind = None,
     topic: Annotated[str | None, Parameter(help="Only those at tasks of this topic.")] = None,
     all: Annotated[bool, flag(help="Every open incident.")] = False,  # noqa: A002 - the option's name
-    retries: Annotated[int, Parameter(help="How many attempts each task gets.")] = 1,
+    retries: Annotated[
+        int | None, Parameter(help="How many attempts each task gets; as many as its model says without it.")
+    ] = None,
     engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
@@ -108,7 +143,7 @@ def retry(
 
     For example:
 
-        stellwerk retry --topic charge-card --retries 3
+        stellwerk retry --topic charge-card
         stellwerk retry --process order --element charge --kind retries_exhausted
         stellwerk retry --all
         stellwerk retry 0199f2a4-... 0199f2a5-...
@@ -120,6 +155,8 @@ def retry(
         named = [find_id(client, given, INCIDENTS) for given in ids]
         body = {**filters, "all": True if all else None, "retries": retries}
         answer = _retry(client, body, named)
+        if not ids and not answer["requeued"] and not answer["refused"]:
+            _warn_of_unknown(client, process=process, kind=kind, topic=topic)
     print_json(answer) if json else _say_retried(answer)
     tried = {*answer["requeued"], *(refused["incident_id"] for refused in answer["refused"])}
     gone = [incident_id for incident_id in named if incident_id not in tried]

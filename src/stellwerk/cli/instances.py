@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,10 +12,13 @@ from cyclopts import Parameter
 from stellwerk.cli.client import Client, Refused, segment
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
-from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
-from stellwerk.cli.options import After, AsJson, Variables, check_seconds, flag, read_object
+from stellwerk.cli.mistakes import ENDED_BADLY, CommandFailed, Mistake
+from stellwerk.cli.options import After, AsJson, Variables, any_case, check_seconds, flag, read_object
 from stellwerk.cli.output import (
+    Column,
+    counted,
     incident_lines,
+    one_line,
     print_json,
     print_table,
     say,
@@ -25,6 +27,7 @@ from stellwerk.cli.output import (
     warn_of_more,
 )
 from stellwerk.cli.times import instant
+from stellwerk.cli.unknown import close_matches, warn_of_unknown_process
 
 __all__ = ["cancel", "instances", "set_variables", "start"]
 
@@ -52,6 +55,7 @@ def start(
     """Start an instance of a process and print its id.
 
     Exit code with --wait: 0 when it completed; 1 when it failed, was cancelled, has an incident or is still running.
+    With --db, --wait does not wait: the instance has come as far as it gets until an engine runs on the file.
 
     For example:
 
@@ -73,8 +77,11 @@ def start(
             return 0
         if not json:
             say(instance_id)
-        view = _wait_for_end(client, instance_id, timeout)
+        # In a file there is nothing to wait for: what the engine does itself was done in the starting step.
+        view = _wait_for_end(client, instance_id, timeout if engine.db is None else 0.0)
     print_json(_outcome(view)) if json else _say_outcome(view)
+    if _goes_on(view) and (engine.db is not None or not json):
+        _warn_that_it_goes_on(instance_id, engine)
     return 0 if view["status"] == "COMPLETED" else ENDED_BADLY
 
 
@@ -95,7 +102,7 @@ def _with_known_processes(client: Client, refused: Refused, process: str) -> Mis
     keys = sorted({row["key"] for row in definitions})
     if not keys:
         return Mistake(f"{refused}, nor any other: stellwerk deploy FILE")
-    known = difflib.get_close_matches(process, keys, n=3) or keys[:_NAMED_MAX]
+    known = close_matches(process, keys) or keys[:_NAMED_MAX]
     more = "" if len(known) == len(keys) else f" (of {len(keys)}; see: stellwerk definitions)"
     return Mistake(f"{refused}; deployed: {', '.join(known)}{more}")
 
@@ -124,12 +131,24 @@ def _say_outcome(view: dict[str, Any]) -> None:
     for name, value in sorted(view["variables"].items()):
         say(f"  {name} = {_compact(value)}")
     if view["reason"] is not None:
-        warn(view["reason"])
+        warn(one_line(view["reason"]))
     for incident in view["incidents"]:
         for line in incident_lines(incident):
             warn(line)
-    if view["status"] == "RUNNING" and not view["incidents"]:
-        warn(f"still running; see: stellwerk show {view['instance_id']}")
+
+
+def _goes_on(view: Mapping[str, Any]) -> bool:
+    return view["status"] == "RUNNING" and not view["incidents"]
+
+
+def _warn_that_it_goes_on(instance_id: str, engine: Engine) -> None:
+    if engine.db is None:
+        warn(f"still running; see: stellwerk show {instance_id}")
+        return
+    warn(
+        "still running, and it waits as long as no engine runs on the file: workers, timers and messages need one "
+        f"(stellwerk serve --db {engine.db})"
+    )
 
 
 def _compact(value: object) -> str:
@@ -143,7 +162,8 @@ def instances(
     process: Annotated[str | None, Parameter(help="Only instances of this process.")] = None,
     version: Annotated[int | None, Parameter(help="With --process: only of this version of it.")] = None,
     status: Annotated[
-        Literal["running", "completed", "failed", "cancelled"] | None, Parameter(help="Only these.")
+        Literal["running", "completed", "failed", "cancelled"] | None,
+        Parameter(help="Only these.", converter=any_case),
     ] = None,
     business_key: Annotated[str | None, Parameter(help="Only those with this business key.")] = None,
     incident: Annotated[
@@ -180,7 +200,9 @@ def instances(
     }
     with engine.open() as client:
         answer = client.get("/process-instances", query)
-    page = answer["instances"]
+        page = answer["instances"]
+        if not page and after is None and process is not None:
+            warn_of_unknown_process(client, process, version)
     if answer["more"]:
         warn_of_more(page[-1]["instance_id"])
     print_json(page) if json else _print_instances(page)
@@ -201,13 +223,25 @@ def _print_instances(page: list[dict[str, Any]]) -> None:
             row["instance_id"],
             row["definition_id"],
             row["business_key"],
-            row["status"],
+            _status(row),
             short_instant(row["started_at"])[:19],
         )
         for row in page
     ]
-    columns = ("instance", "definition", "business key", "status", "started (UTC)")
-    print_table("Instances", columns, rows, whole=("instance", "status"))
+    columns = (
+        Column("instance", "id"),
+        "definition",
+        "business key",
+        "status",
+        Column("started (UTC)", "instant"),
+    )
+    print_table("Instances", columns, rows)
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    """``RUNNING, 1 incident``: what waits for somebody is not to be overlooked."""
+    number = row["incidents"]
+    return f"{row['status']}, {counted(number, 'incident')}" if number else str(row["status"])
 
 
 def set_variables(instance: InstanceId, /, *, variables: Variables, engine: Engine = HERE) -> int:
@@ -232,7 +266,8 @@ def cancel(
 ) -> int:
     """Cancel instances: their tasks are taken from the workers, nothing is compensated.
 
-    One that cannot be cancelled keeps nobody from cancelling the others; exit code 2 in the end.
+    One that cannot be cancelled keeps nobody from cancelling the others; exit code 1 in the end. Exit code 2 when none
+    could be.
 
     For example:
 
@@ -242,6 +277,7 @@ def cancel(
     if not ids:
         raise Mistake("which instance? As in: stellwerk cancel 0199f2a4-...")
     mistakes: list[str] = []
+    cancelled = 0
     with engine.open() as client:
         for given in ids:
             try:
@@ -250,7 +286,8 @@ def cancel(
             except Mistake as mistake:
                 mistakes.append(str(mistake))
             else:
+                cancelled += 1
                 say(f"cancelled {instance_id}")
     if mistakes:
-        raise Mistake("\n".join(mistakes))
+        raise (CommandFailed if cancelled else Mistake)("\n".join(mistakes))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,18 @@ from stellwerk.model.process import (
     UserWork,
 )
 
-__all__ = ["FileReport", "ListedNode", "ProcessReport", "report_on"]
+__all__ = ["FileReport", "ListedNode", "ProcessReport", "report_on", "unreadable"]
+
+
+_GENERATED_ID = re.compile(
+    r"""
+    (?:sid-|_|[A-Za-z]+_)?[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}   # Signavio, Modelio, plain UUIDs
+    | (?:Activity|Event|Gateway|Task|[A-Z][A-Za-z]*(?:Task|Event))_[0-9a-z]{7}    # bpmn.io
+    | (?:[A-Z][A-Za-z]*(?:Task|Event)|Task|task|[a-z]+Task|[a-z]+task)_?[0-9]+    # Activiti, Eclipse
+    | _[0-9]+(?:-[0-9]+)?                                                         # Yaoqiang, Red Hat
+    """,
+    re.VERBOSE | re.ASCII,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +51,11 @@ class ListedNode:
     line: int
     details: dict[str, object]
     """What is to be said of it; expressions as they are written."""
+
+    @property
+    def has_generated_topic(self) -> bool:
+        """Nobody has named its topic: it is the id that a drawing tool gave the element."""
+        return self.details.get("topic") == self.element_id and _GENERATED_ID.fullmatch(self.element_id) is not None
 
 
 @attrs.frozen(kw_only=True)
@@ -64,11 +81,21 @@ class FileReport:
 
     @property
     def runs(self) -> bool:
-        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+        return not any(True for _ in self.errors)
+
+    @property
+    def errors(self) -> Iterator[Finding]:
+        return (finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     def with_warning(self, line: int, element_id: str, what: str) -> FileReport:
         finding = Finding(Severity.WARNING, Position(line, 1), element_id, "process", what)
         return attrs.evolve(self, findings=(*self.findings, finding))
+
+
+def unreadable(file: Path, what: str) -> FileReport:
+    """Of a file that could not be looked at."""
+    finding = Finding(Severity.ERROR, Position(1, 1), None, "file", what)
+    return FileReport(file=str(file), processes=(), findings=(finding,))
 
 
 def report_on(file: Path, xml: bytes, *, limits: Limits, adopt_java: bool) -> FileReport:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -23,7 +24,7 @@ from stellwerk.cli.mistakes import CommandFailed, Mistake, traceback_if_wanted, 
 from stellwerk.cli.options import flag
 from stellwerk.cli.output import warn
 from stellwerk.cli.past import replay, trace
-from stellwerk.cli.people import complete, message, user_tasks
+from stellwerk.cli.people import complete, message, messages, user_tasks
 from stellwerk.cli.serve import serve
 from stellwerk.cli.show import show
 from stellwerk.cli.streams import OutputFailed, ReaderGone, guarded_output, occupy_closed_descriptors
@@ -33,6 +34,9 @@ from stellwerk.cli.worker import worker
 __all__ = ["main", "run"]
 
 _INTERRUPTED = 130
+_PLACE_TO_BREAK = re.compile(r"""'[^']*'|"[^"]*"|(?<=\S) (?=--|\| )""")
+_SEVERAL = {"check": "[FILE...]", "deploy": "FILE...", "retry": "[INCIDENT...]", "cancel": "INSTANCE..."}
+"""What they take any number of, for the line that says how to use them."""
 _DEMO_ORDERS_MAX = 10_000
 _DEMO_WORKERS_MAX = 32
 """It is to show something, not to bring the machine down."""
@@ -77,6 +81,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
     ("tasks", tasks, _LOOKING),
     ("user-tasks", user_tasks, _LOOKING),
     ("incidents", incidents, _LOOKING),
+    ("messages", messages, _LOOKING),
     ("topics", topics, _LOOKING),
     ("workers", workers, _LOOKING),
     ("message", message, _OPERATING),
@@ -120,14 +125,34 @@ def _make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, function, group in (("demo", _demo, _RUNNING), *_COMMANDS):
-        app.command(function, name=name, group=group, help=_flowing(inspect.getdoc(function) or ""))
+        usage = f"Usage: stellwerk {name} [OPTIONS] {_SEVERAL[name]}\n" if name in _SEVERAL else None
+        app.command(function, name=name, group=group, help=_flowing(inspect.getdoc(function) or ""), usage=usage)
     return app
 
 
 def _flowing(text: str) -> str:
-    """Each paragraph on one line, to be wrapped for the terminal that it is shown in; examples stay as they are."""
+    """Each paragraph on one line, to be wrapped for the terminal that it is shown in; examples are broken for it here.
+
+    So that a command that is copied from there runs.
+    """
     paragraphs = text.split("\n\n")
-    return "\n\n".join(part if part.startswith(" ") else " ".join(part.split()) for part in paragraphs)
+    width = shutil.get_terminal_size().columns
+    return "\n\n".join(
+        "\n".join(piece for line in part.splitlines() for piece in _broken(line, width - 1))
+        if part.startswith(" ")
+        else " ".join(part.split())
+        for part in paragraphs
+    )
+
+
+def _broken(command: str, width: int) -> list[str]:
+    """A command in lines that the shell reads as one: broken before options and pipes that stand in no quotes."""
+    places = [match.start() for match in _PLACE_TO_BREAK.finditer(command) if match[0].startswith(" ")]
+    fitting = [at for at in places if at + 2 <= width]
+    if len(command) <= width or not fitting:
+        return [command]
+    at = max(fitting)
+    return [f"{command[:at]} \\", *_broken(f"        {command[at:].lstrip()}", width)]
 
 
 def run(tokens: Sequence[str]) -> int:

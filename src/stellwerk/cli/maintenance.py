@@ -18,7 +18,7 @@ from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.options import AsJson, flag
 from stellwerk.cli.output import counted, print_json, say
 from stellwerk.cli.progress import progress
-from stellwerk.cli.times import duration_ms, instant
+from stellwerk.cli.times import DURATIONS, duration_ms, instant
 
 __all__ = ["backup", "prune"]
 
@@ -30,7 +30,7 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 def prune(
     *,
-    older_than: Annotated[str, Parameter(help="Only what ended longer ago than this: 30d, 12h, 4w.")],
+    older_than: Annotated[str, Parameter(help=f"Only what ended longer ago than this: {DURATIONS}.")],
     dry_run: Annotated[bool, flag(help="Only count what would be deleted.")] = False,
     engine: Engine = HERE,
     json: AsJson = False,

@@ -28,7 +28,7 @@ _MAGIC = b"SQLite format 3\0"
 _JOURNAL_OFFSET = 18
 _ROLLBACK_JOURNAL = 1
 """What stands there in a file that is not in write-ahead mode (SQLite's file format, 1.3)."""
-_HELD = "in use by another engine"
+_HELD = "in use by another"
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ class OfflineClient(Client):
         if not isinstance(failure, StoreUnavailable):
             return failure
         if _HELD in failure.message:
-            return Mistake(f"{failure.message}: ask that one with --url, or stop it first")
+            return Mistake(f"{failure.message}; ask an engine with --url, or wait for a command to end")
         return Mistake(failure.message)
 
     def _exchange(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeAlias
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token, convert
 
 from stellwerk.cli.mistakes import Mistake
 
@@ -18,6 +19,7 @@ __all__ = [
     "Limit",
     "OfInstance",
     "Variables",
+    "any_case",
     "check_seconds",
     "flag",
     "read_file",
@@ -28,6 +30,11 @@ __all__ = [
 def flag(*, help: str, name: str | None = None) -> Parameter:  # noqa: A002 - as cyclopts has it
     """An option without a value, and without an opposite."""
     return Parameter(name=name, help=help, negative=(), show_default=False)
+
+
+def any_case(kind: Any, tokens: Sequence[Token]) -> Any:
+    """A converter for choices in small letters: the lists show states in capitals, and so they may be given."""
+    return convert(kind, [token.evolve(value=token.value.lower()) for token in tokens])
 
 
 AdoptJava: TypeAlias = Annotated[

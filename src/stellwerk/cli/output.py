@@ -1,30 +1,38 @@
-"""Output: plain lines and JSON, and tables through rich."""
+"""Output: plain lines, tables and JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from stellwerk.cli.layout import Column, Table, one_line, wrapped
+from stellwerk.cli.shortening import brief_instant, short_instant
 
 __all__ = [
-    "console",
+    "LEASE_COLUMNS",
+    "SPAN_COLUMNS",
+    "Column",
+    "brief_instant",
     "counted",
     "incident_lines",
+    "one_line",
     "print_json",
     "print_table",
     "print_variables",
     "say",
+    "say_wrapped",
     "short_instant",
     "span",
     "user_task_lines",
+    "wait_text",
     "warn",
     "warn_of_more",
+    "width",
 ]
 
 _PIPE_WIDTH = 240
@@ -60,34 +68,43 @@ def print_json(value: object) -> None:
     say(text)
 
 
-def console() -> Console:
-    from rich.console import Console
-
+def width() -> int | None:
+    """Columns of the terminal; None where neither a terminal nor COLUMNS says how wide it is."""
     is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    width = None if is_known else _PIPE_WIDTH
-    # By name, so that its encoding counts.
-    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=width)
+    return shutil.get_terminal_size().columns if is_known else None
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()
-) -> None:
-    """A table under its title, as wide as there is room; says so where there are no rows.
+def say_wrapped(line: str, hanging: str = "  ") -> None:
+    """In lines of the terminal's width; in one where output goes to a pipe or file."""
+    for piece in wrapped(line, width(), hanging):
+        say(piece)
 
-    :param whole: columns that are folded last: ids must be easy to copy.
-    """
-    from rich import box
-    from rich.table import Column, Table
-    from rich.text import Text
 
-    headers = [Column(name, no_wrap=name in whole, overflow="fold") for name in columns]
-    table = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell), overflow="fold") for cell in row))
-    say(title if table.row_count else f"{title}: none")
-    if table.row_count:
-        console().print(table)
-        say("")
+def print_table(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> None:
+    """A table under its title, in the width that there is; says so where there are no rows."""
+    cells = list(rows)
+    if not cells:
+        say_wrapped(f"{title}: none")
+        return
+    room = width() or _PIPE_WIDTH
+    shaped = [Column(column) if isinstance(column, str) else column for column in columns]
+    table = Table.of(shaped, cells, room)
+    heading, lines = table.lines(room)
+    say_wrapped(f"{title} (ids shortened)" if table.is_cut else title)
+    for line in heading:
+        say(_drawn(line))
+    for line in lines:
+        say(line)
+    say("")
+
+
+def _drawn(line: str) -> str:
+    """With hyphens for a rule where the encoding has nothing better."""
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return line.replace("─", "-")
+    return line
 
 
 def print_variables(variables: Mapping[str, Any], title: str = "Variables") -> None:
@@ -100,8 +117,9 @@ def print_variables(variables: Mapping[str, Any], title: str = "Variables") -> N
 def incident_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> list[str]:
     """An open incident, and the way out."""
     since = f", since {short_instant(row['opened_at'])} UTC"
+    what = f"incident {row['incident_id']} at {row['element_id']} ({row['kind']}{since}): {row['message']}"
     return [
-        f"incident {row['incident_id']} at {row['element_id']} ({row['kind']}{since}): {row['message']}",
+        *wrapped(one_line(what), width(), "  "),
         *([f"  instance {row['instance_id']}"] if with_instance else []),
         f"  resolve with: stellwerk resolve {row['incident_id']}",
     ]
@@ -120,14 +138,27 @@ def user_task_lines(row: Mapping[str, Any], *, with_instance: bool = False) -> l
         "since": f"{short_instant(row['created_at'])} UTC",
     }
     return [
-        f"user task {row['user_task_id']}: {name}",
-        *(f"  {label:<9} {value}" for label, value in details.items() if value),
+        *wrapped(one_line(f"user task {row['user_task_id']}: {name}"), width(), "  "),
+        *(
+            line
+            for label, value in details.items()
+            if value
+            for line in wrapped(one_line(f"  {label:<9} {value}"), width(), " " * 10)
+        ),
     ]
 
 
-def short_instant(instant: str | None) -> str:
-    """``2026-01-01T10:20:30.123Z`` → ``2026-01-01 10:20:30.123``."""
-    return "" if instant is None else instant.rstrip("Z").replace("T", " ")
+SPAN_COLUMNS = (Column("from (UTC)", "instant"), Column("to", "whole"))
+"""For what `span` gives."""
+LEASE_COLUMNS = (Column("fence", "whole"), Column("worker", "worker"), *SPAN_COLUMNS, Column("end", may_go_below=True))
+
+
+def wait_text(wait: Mapping[str, Any]) -> str:
+    """Of a message its name and key, of a timer when it is due."""
+    if wait["due_at"] is not None:
+        return f"due {short_instant(wait['due_at'])}"
+    name = wait["name"] or ""
+    return f"{name}, key {wait['key']}" if wait["key"] else name
 
 
 def span(since: str, until: str | None) -> tuple[str, str]:

@@ -11,7 +11,18 @@ from stellwerk.cli.client import segment
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
 from stellwerk.cli.options import AsJson
-from stellwerk.cli.output import print_json, print_table, say, short_instant, span
+from stellwerk.cli.output import (
+    LEASE_COLUMNS,
+    SPAN_COLUMNS,
+    Column,
+    print_json,
+    print_table,
+    say,
+    say_wrapped,
+    short_instant,
+    span,
+    wait_text,
+)
 from stellwerk.cli.state import print_state
 
 __all__ = ["replay", "trace"]
@@ -46,8 +57,8 @@ def _print_token(token: Mapping[str, Any]) -> None:
     origin = token["origin"] if token["parent_id"] is None else f"{token['origin']} of {token['parent_id']}"
     into = "" if token["merged_into"] is None else f", merged into {token['merged_into']}"
     rows = [row for stay in token["stays"] for row in _stay_rows(stay)]
-    columns = ("at", "step", "from (UTC)", "to", "end")
-    print_table(f"Token {token['token_id']} ({origin}{into})", columns, rows, whole=("step", "from (UTC)", "to"))
+    columns = ("at", Column("step", "whole"), *SPAN_COLUMNS, Column("end", may_go_below=True))
+    print_table(f"Token {token['token_id']} ({origin}{into})", columns, rows)
 
 
 def _stay_rows(stay: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
@@ -61,9 +72,10 @@ def _stay_rows(stay: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
     )
     for wait in stay["waits"]:
         until = None if wait["until"] is None else wait["until"]["at"]
-        what = wait["name"] or (f"due {short_instant(wait['due_at'])}" if wait["due_at"] else "")
+        what = wait_text(wait)
         end = wait["end"] or "open"
-        label = f"  {wait['kind'].replace('_', ' ')} {wait['node_id']}"
+        where = "" if wait["node_id"] == stay["node_id"] else f" {wait['node_id']}"
+        label = f"  {wait['kind'].replace('_', ' ')}{where}"
         yield label, wait["since"]["version"], *span(wait["since"]["at"], until), f"{end}: {what}" if what else end
 
 
@@ -76,10 +88,9 @@ def _print_task(task: Mapping[str, Any]) -> None:
         for lease in task["leases"]
     ]
     if rows:
-        columns = ("fence", "worker", "from (UTC)", "to", "end")
-        print_table(title, columns, rows, whole=("fence", "from (UTC)", "to"))
+        print_table(title, LEASE_COLUMNS, rows)
     else:
-        say(f"{title}, no lease yet")
+        say_wrapped(f"{title}, no lease yet")
         say("")
     for moment in task["requeued"]:
         say(f"  offered again in step {moment['version']}, {short_instant(moment['at'])} UTC")
@@ -119,7 +130,7 @@ def replay(
         print_json(answer)
         return 0
     state = answer["state"]
-    say(f"Instance {state['instance_id']} after step {answer['version']} ({short_instant(answer['at'])} UTC)")
+    say_wrapped(f"Instance {state['instance_id']} after step {answer['version']} ({short_instant(answer['at'])} UTC)")
     say(f"  definition    {state['definition_id']}")
     if state["business_key"] is not None:
         say(f"  business key  {state['business_key']}")

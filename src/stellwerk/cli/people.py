@@ -1,21 +1,37 @@
-"""``stellwerk message``, ``user-tasks`` and ``complete``: what comes from outside."""
+"""``stellwerk message``, ``messages``, ``user-tasks`` and ``complete``: what comes from outside."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from stellwerk.cli.client import segment
+from stellwerk.cli.client import Client, segment
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import USER_TASKS, find_id
 from stellwerk.cli.lists import ROWS_DEFAULT, list_page
 from stellwerk.cli.options import After, AsJson, Limit, OfInstance, Variables, check_seconds, read_object
-from stellwerk.cli.output import print_json, say, user_task_lines
+from stellwerk.cli.output import (
+    Column,
+    print_json,
+    print_table,
+    say,
+    short_instant,
+    user_task_lines,
+    warn,
+    warn_of_more,
+)
+from stellwerk.cli.unknown import close_matches
 
-__all__ = ["complete", "message", "user_tasks"]
+__all__ = ["complete", "message", "messages", "user_tasks"]
 
 _TTL_MS_DEFAULT = 3_600_000
+_WAITING, _CORRELATED = "waiting", "correlated"
+_CORRELATION_SECONDS_MAX = 0.5
+_PAUSE_SECONDS = 0.03
 
 
 def message(
@@ -29,8 +45,9 @@ def message(
     engine: Engine = HERE,
     json: AsJson = False,
 ) -> int:
-    """Publish a message: it reaches whoever waits for it, or starts an instance.
+    """Publish a message, and say whether it has reached somebody: who waits for it, or an instance that it starts.
 
+    Where nothing waits for it yet, it is kept for its time to live; names like it that are waited for are told.
     With --db it is kept in the file, and reaches whom it is for when an engine runs on it (within its time to live).
 
     For example:
@@ -47,12 +64,82 @@ def message(
         "message_id": message_id,
     }
     with engine.open() as client:
-        answer = client.post("/messages", body)
+        published = str(client.post("/messages", body)["message_id"])
+        # In a file nothing is correlated: there is nothing to wait for.
+        became = _what_became_of(client, published, 0.0 if engine.db is not None else _CORRELATION_SECONDS_MAX)
+        if became["status"] == _WAITING and not became["is_awaited"]:
+            _warn_of_awaited_names(client, name, key)
     if json:
-        print_json(answer)
+        print_json({"message_id": published, "status": became["status"]})
         return 0
-    kept = _duration(_TTL_MS_DEFAULT if ttl_ms is None else ttl_ms)
-    say(f"published {answer['message_id']} (kept up to {kept} until something waits for it)")
+    kept = f"kept up to {_duration(_TTL_MS_DEFAULT if ttl_ms is None else ttl_ms)}"
+    told = f"{kept} in the file, for an engine" if engine.db is not None else _told(became, kept)
+    say(f"published {published}: {told}")
+    return 0
+
+
+def _what_became_of(client: Client, message_id: str, seconds_max: float) -> dict[str, Any]:
+    """The message: when it is correlated, which takes a moment, or nothing waits for it, or after so long."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        became = client.get(f"/messages/{quote(message_id, safe='')}")
+        if became["status"] != _WAITING or not became["is_awaited"] or time.monotonic() >= deadline:
+            return became
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _told(became: Mapping[str, Any], kept: str) -> str:
+    if became["status"] != _WAITING:
+        return "correlated" if became["status"] == _CORRELATED else "its time to live is over"
+    waits = "something waits for it and has not taken it yet" if became["is_awaited"] else "nothing waits for it yet"
+    return f"{waits}, {kept}"
+
+
+def _warn_of_awaited_names(client: Client, name: str, key: str) -> None:
+    names = client.get("/awaited-messages")["names"]
+    if name in names:
+        whose = f"with the key {key!r}" if key else "without a key"
+        warn(f'"{name}" is waited for, but not {whose}')
+    elif alike := close_matches(name, names):
+        warn(f'nothing waits for "{name}"; what is waited for and like it: {", ".join(alike)}')
+
+
+def messages(*, limit: Limit = ROWS_DEFAULT, after: After = None, engine: Engine = HERE, json: AsJson = False) -> int:
+    """List the messages that are kept: those that nothing has waited for yet, or that could not be taken.
+
+    For example:
+
+        stellwerk messages
+        stellwerk messages --json | jq -r '.[] | select(.name == "paid") | .key'
+    """
+    with engine.open() as client:
+        answer = client.get("/messages", {"limit": limit, "after": after})
+    rows = answer["messages"]
+    if answer["more"]:
+        warn_of_more(rows[-1]["message_id"])
+    if json:
+        print_json(rows)
+        return 0
+    columns = (
+        Column("message", "id"),
+        "name",
+        "key",
+        Column("published (UTC)", "instant"),
+        Column("kept until (UTC)", "instant"),
+        "awaited",
+    )
+    cells = [
+        (
+            row["message_id"],
+            row["name"],
+            row["key"],
+            short_instant(row["published_at"])[:19],
+            short_instant(row["expires_at"])[:19],
+            "yes" if row["is_awaited"] else "no",
+        )
+        for row in rows
+    ]
+    print_table("Messages that are kept", columns, cells)
     return 0
 
 

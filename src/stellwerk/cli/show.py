@@ -8,20 +8,30 @@ from typing import Annotated, Any
 from stellwerk.cli.client import Client, segment
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, InstanceId, find_id
+from stellwerk.cli.layout import wrapped
 from stellwerk.cli.options import AsJson, flag
 from stellwerk.cli.output import (
+    LEASE_COLUMNS,
+    Column,
+    brief_instant,
     incident_lines,
+    one_line,
     print_json,
     print_table,
     print_variables,
     say,
+    say_wrapped,
     short_instant,
     span,
     user_task_lines,
+    width,
 )
+from stellwerk.cli.shortening import short_ids
 
 __all__ = ["show"]
 
+_DETAILS_CHARS_MIN = 36
+"""Of an event in the history, beside it."""
 _LINES_MAX = 12
 """Of the last failure's details."""
 
@@ -79,13 +89,46 @@ def _say_summary(view: Mapping[str, Any]) -> None:
     if view["ended_at"] is not None:
         say(f"  ended         {short_instant(view['ended_at'])}")
     if view["reason"] is not None:
-        say(f"  because       {view['reason']}")
+        say_wrapped(one_line(f"  because       {view['reason']}"), " " * 14)
     say("")
 
 
 def _print_tokens(view: Mapping[str, Any]) -> None:
-    rows = [(token["node_id"], token["token_id"], token["status"].lower()) for token in view["tokens"]]
-    print_table("Tokens", ("at", "token", "state"), rows)
+    rows = [
+        (token["node_id"], token["token_id"], token["status"].lower(), _waits_text(view, token))
+        for token in view["tokens"]
+    ]
+    columns = (
+        "at",
+        Column("token", "inner id"),
+        Column("state", "whole"),
+        Column("waits for", may_go_below=True),
+    )
+    print_table("Tokens", columns, rows)
+
+
+def _waits_text(view: Mapping[str, Any], token: Mapping[str, Any]) -> str:
+    """``user task; timer too-late, due 12:00:00``: what ends its stay, and what else may happen to it there."""
+    return "; ".join(_wait_text(view, token, wait) for wait in token["waits"])
+
+
+def _wait_text(view: Mapping[str, Any], token: Mapping[str, Any], wait: Mapping[str, Any]) -> str:
+    kind: str = wait["kind"].replace("_", " ")
+    # An event at the boundary has an id of its own.
+    where = "" if wait["node_id"] == token["node_id"] else f" at {wait['node_id']}"
+    match wait["kind"]:
+        case "external_task":
+            task = next((task for task in view["tasks"] if task["task_id"] == wait["wait_id"]), None)
+            return kind if task is None else f"{kind}, topic {task['topic']}"
+        case "incident":
+            rows = view["incidents"]
+            return f"{kind} {next((row['kind'] for row in rows if row['incident_id'] == wait['wait_id']), '')}".rstrip()
+        case "message":
+            return f'{kind} "{wait["name"]}"{where}' + (f", key {wait['key']}" if wait["key"] else "")
+        case "timer":
+            return f"{kind}{where}, due {brief_instant(wait['due_at'])}"
+        case _:
+            return kind + where
 
 
 def _print_task(task: Mapping[str, Any]) -> None:
@@ -97,12 +140,12 @@ def _print_task(task: Mapping[str, Any]) -> None:
     if lease is not None and all(attempt["fence"] != lease["fence"] for attempt in task["attempts"]):
         leases.append(_lease_row(task, lease))
     if not leases:
-        say(f"{title}, no lease yet")
+        say_wrapped(f"{title}, no lease yet")
         if task["error_message"] is not None:
-            say(f"  {task['error_message']}")
+            say_wrapped(one_line(f"  {task['error_message']}"))
         say("")
         return
-    print_table(title, ("fence", "worker", "from (UTC)", "to", "end"), leases, whole=("fence", "from (UTC)", "to"))
+    print_table(title, LEASE_COLUMNS, leases)
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[object, ...]:
@@ -157,22 +200,50 @@ def _say_waiting(view: Mapping[str, Any]) -> None:
 
 
 def _print_history(view: Mapping[str, Any]) -> None:
-    rows = []
+    """Step by step: what a step has in common stands in its first line only."""
+    history = view["history"]
+    details = [one_line(_what(entry["payload"])) for entry in history]
+    if width() is not None:
+        details = short_ids(details)
+    event_width = max((len(entry["event_type"]) for entry in history), default=0)
     version = None
-    for entry in view["history"]:
-        # What a step has in common stands in its first line only.
-        is_new = entry["version"] != version
-        version = entry["version"]
-        step = (version, short_instant(entry["occurred_at"])) if is_new else ("", "")
-        rows.append((entry["sequence"], *step, entry["event_type"], _what(entry["payload"])))
-    print_table("History", ("no.", "step", "at (UTC)", "event", "what"), rows)
+    say("History" if history else "History: none")
+    for entry, what in zip(history, details, strict=True):
+        if entry["version"] != version:
+            version = entry["version"]
+            say(f"  step {version}, {short_instant(entry['occurred_at'])} UTC")
+        _say_event(f"  {entry['sequence']:>5}  {entry['event_type']:<{event_width}}  ", what)
+    say("")
+
+
+def _say_event(head: str, what: str) -> None:
+    """The details beside it, or below it where that would be too narrow."""
+    room = width()
+    if room is None or room - len(head) >= _DETAILS_CHARS_MIN:
+        first, *others = wrapped(what, None if room is None else room - len(head))
+        say(f"{head}{first}".rstrip())
+        for line in others:
+            say(f"{' ' * len(head)}{line}")
+        return
+    say(head.rstrip())
+    say_wrapped(f"         {what}", "")
 
 
 def _what(payload: Mapping[str, Any]) -> str:
+    """What it is about first, ids last."""
+    told = [(name, value) for name, value in payload.items() if value not in (None, [], {})]
+    told.sort(key=lambda field: (field[0] != "node_id", field[0].endswith(("_id", "_token"))))
+    return " ".join(f"{_label(name)}={_value_text(name, value)}" for name, value in told)
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_ms") if name.endswith("_at_ms") else name
+
+
+def _value_text(name: str, value: object) -> str:
+    from stellwerk.instants import to_rfc3339
     from stellwerk.json_values import dumps
 
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else dumps(value).decode()}"
-        for name, value in payload.items()
-        if value not in (None, [], {})
-    )
+    if name.endswith("_at_ms") and isinstance(value, int):
+        return to_rfc3339(value)
+    return value if isinstance(value, str) else dumps(value).decode()

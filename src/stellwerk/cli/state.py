@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stellwerk.cli.output import print_table, print_variables, short_instant
+from stellwerk.cli.layout import Kind
+from stellwerk.cli.output import Column, print_table, print_variables, short_instant
 
 __all__ = ["print_state"]
+
+
+_TAKEN_BY_COMMANDS = ("Open user tasks", "Incidents")
 
 
 def print_state(state: Mapping[str, Any]) -> None:
@@ -16,13 +20,14 @@ def print_state(state: Mapping[str, Any]) -> None:
         (token["node_id"], token["id"], _scope_name(state, token["scope_id"]), token["status"].lower())
         for token in _all(state, "tokens")
     ]
-    print_table("Tokens", ("at", "token", "scope", "state"), tokens)
+    print_table("Tokens", ("at", Column("token", "inner id"), "scope", Column("state", "whole")), tokens)
     for scope in _all(state, "scopes"):
         title = f"Variables of {_scope_name(state, scope['id'])}"
         print_variables(scope["variables"], title)
     for title, rows in _open_things(state):
         if rows:
-            print_table(title, ("at", "id", "what"), rows)
+            kind: Kind = "id" if title in _TAKEN_BY_COMMANDS else "inner id"
+            print_table(title, ("at", Column("id", kind), Column("what", may_go_below=True)), rows)
 
 
 def _all(state: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

@@ -10,12 +10,14 @@ from cyclopts import Parameter
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, find_id
 from stellwerk.cli.lists import ROWS_DEFAULT
-from stellwerk.cli.options import After, AsJson, Limit, OfInstance
-from stellwerk.cli.output import print_json, print_table, short_instant, warn, warn_of_more
+from stellwerk.cli.options import After, AsJson, Limit, OfInstance, any_case
+from stellwerk.cli.output import Column, brief_instant, print_json, print_table, short_instant, warn, warn_of_more
 from stellwerk.cli.times import age
+from stellwerk.cli.unknown import warn_of_unknown_topic
 
 __all__ = ["tasks", "topics", "warn_of_unattended", "workers"]
 
+_TOPIC_FIGURES = ("ready", "backing off", "locked", "oldest", "workers", "free")
 _State = Literal["ready", "locked", "completed", "failed", "expired", "cancelled"]
 
 
@@ -23,7 +25,7 @@ def tasks(
     *,
     instance: OfInstance = None,
     topic: Annotated[str | None, Parameter(help="Only those of this topic.")] = None,
-    state: Annotated[_State | None, Parameter(help="Only those in this state.")] = None,
+    state: Annotated[_State | None, Parameter(help="Only those in this state.", converter=any_case)] = None,
     limit: Limit = ROWS_DEFAULT,
     after: After = None,
     engine: Engine = HERE,
@@ -45,13 +47,22 @@ def tasks(
             "after": after,
         }
         answer = client.get("/external-tasks", query)
-    rows = answer["tasks"]
+        rows = answer["tasks"]
+        if not rows and after is None and topic is not None:
+            warn_of_unknown_topic(client, topic)
     if answer["more"]:
         warn_of_more(rows[-1]["task_id"])
     if json:
         print_json(rows)
         return 0
-    columns = ("task", "element", "topic", "state", "retries", "what")
+    columns = (
+        Column("task", "id"),
+        "element",
+        "topic",
+        Column("state", "whole"),
+        Column("retries", "whole"),
+        Column("what", may_go_below=True),
+    )
     cells = [
         (
             row["task_id"],
@@ -63,17 +74,17 @@ def tasks(
         )
         for row in rows
     ]
-    print_table("External tasks", columns, cells, whole=("task", "state"))
+    print_table("External tasks", columns, cells)
     return 0
 
 
 def _what(row: Mapping[str, Any]) -> str:
     lease = row["lease"]
     if row["state"] == "LOCKED" and lease is not None:
-        return f"{lease['worker_id']}, fence {lease['fence']}, until {short_instant(lease['until'])}"
+        return f"{lease['worker_id']}, fence {lease['fence']}, until {brief_instant(lease['until'])}"
     if row["state"] == "READY":
         failed = f"after: {row['error_message']}" if row["error_message"] else ""
-        return f"since {short_instant(row['available_at'])} {failed}".rstrip()
+        return f"since {brief_instant(row['available_at'])} {failed}".rstrip()
     return row["error_message"] or ""
 
 
@@ -92,7 +103,7 @@ def topics(*, engine: Engine = HERE, json: AsJson = False) -> int:
     if json:
         print_json(rows)
         return 0
-    columns = ("topic", "ready", "backing off", "locked", "oldest", "workers", "free", "")
+    columns = (Column("topic"), *(Column(name, "whole") for name in _TOPIC_FIGURES), Column("", "whole"))
     cells = [
         (
             row["topic"],
@@ -106,7 +117,7 @@ def topics(*, engine: Engine = HERE, json: AsJson = False) -> int:
         )
         for row in rows
     ]
-    print_table("Topics", columns, cells, whole=columns[1:])
+    print_table("Topics", columns, cells)
     return 0
 
 
@@ -127,7 +138,7 @@ def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
     if json:
         print_json(rows)
         return 0
-    columns = ("worker", "client", "connected (UTC)", "topics (held/most)")
+    columns = (Column("worker", "worker"), "client", Column("connected (UTC)", "instant"), "topics (held/most)")
     cells = [
         (
             row["worker_id"],
@@ -137,5 +148,5 @@ def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
         )
         for row in rows
     ]
-    print_table("Workers", columns, cells, whole=("connected (UTC)",))
+    print_table("Workers", columns, cells)
     return 0

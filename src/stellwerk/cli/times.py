@@ -7,25 +7,37 @@ import time
 
 from stellwerk.cli.mistakes import Mistake
 
-__all__ = ["age", "duration_ms", "instant", "now"]
+__all__ = ["DURATIONS", "age", "duration_ms", "instant", "now"]
 
-_UNITS_MS = {"s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|m|h|d|w)", re.ASCII)
+_UNITS_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", re.ASCII)
+_AMBIGUOUS = re.compile(r"(\d+(?:\.\d+)?)\s*[mM]", re.ASCII)
+"""Minutes, or months? A mistake here deletes what was to be kept."""
+DURATIONS = "90s, 15min, 12h, 30d or 4w"
+"""Every unit there is, for help and complaints."""
 _MS_MAX = 100 * 366 * 86_400_000
 
 
 def duration_ms(option: str, text: str) -> int:
-    """``90s``, ``15min`` (or ``15m``), ``2h``, ``1.5d``, ``4w`` in milliseconds.
+    """``90s``, ``15min``, ``2h``, ``1.5d``, ``4w`` in milliseconds.
 
     :raises Mistake: naming the option.
     """
+    _refuse_ambiguous(option, text)
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise Mistake(f"{option} {text}: a number with its unit is expected: 90s, 15min, 2h, 30d or 4w")
+        raise Mistake(f"{option} {text}: a number with its unit is expected: {DURATIONS}")
     milliseconds = int(float(match[1]) * _UNITS_MS[match[2]])
     if milliseconds > _MS_MAX:
         raise Mistake(f"{option} {text}: at most 100 years")
     return milliseconds
+
+
+def _refuse_ambiguous(option: str, text: str) -> None:
+    ambiguous = _AMBIGUOUS.fullmatch(text.strip())
+    if ambiguous is not None:
+        number = ambiguous[1]
+        raise Mistake(f"{option} {text}: m could be minutes or months; write {number}min, or days like 30d")
 
 
 def instant(option: str, text: str | None) -> str | None:
@@ -38,6 +50,7 @@ def instant(option: str, text: str | None) -> str | None:
     from stellwerk.instants import to_rfc3339
     from stellwerk.model.iso8601 import parse_instant
 
+    _refuse_ambiguous(option, text)
     if _DURATION.fullmatch(text.strip()):
         return to_rfc3339(int(time.time() * 1000) - duration_ms(option, text))
     try:

@@ -106,12 +106,13 @@ class Reading:
         token.stay.end = end
 
     def open_wait(self, stay: _Stay, kind: WaitKind, wait_id: str, node_id: str, **told: object) -> None:
-        name, due_at_ms = told.get("name"), told.get("due_at_ms")
+        name, key, due_at_ms = told.get("name"), told.get("key"), told.get("due_at_ms")
         stay.waits[wait_id] = WaitSpan(
             kind=kind,
             wait_id=wait_id,
             node_id=node_id,
             name=name if isinstance(name, str) else None,
+            key=key if isinstance(key, str) else None,
             due_at_ms=due_at_ms if isinstance(due_at_ms, int) else None,
             since=self.now,
             until=None,
@@ -249,7 +250,7 @@ def _timer_disarmed(reading: Reading, fact: f.TimerDisarmed) -> None:
 
 def _subscription_opened(reading: Reading, fact: f.SubscriptionOpened) -> None:
     stay = reading.owner(fact.token_id, fact.activity_id)
-    reading.open_wait(stay, WaitKind.MESSAGE, fact.subscription_id, fact.node_id, name=fact.name)
+    reading.open_wait(stay, WaitKind.MESSAGE, fact.subscription_id, fact.node_id, name=fact.name, key=fact.key)
 
 
 def _message_correlated(reading: Reading, fact: f.MessageCorrelated) -> None:

@@ -97,6 +97,8 @@ class WaitSpan:
     """The event that would happen; for user tasks and incidents the token's own node."""
     name: str | None
     """The message's name, the user task's name, or what the incident says."""
+    key: str | None = None
+    """Of a message: the correlation key that it must have."""
     due_at_ms: InstantMs | None
     """Of a timer, wall clock."""
     since: Moment

@@ -14,6 +14,7 @@ __all__ = [
     "HistoryStep",
     "InstanceFilter",
     "InstanceSummary",
+    "KeptMessage",
     "MatchedMessage",
     "ReadyScan",
     "ReadyTask",
@@ -125,3 +126,20 @@ class MatchedMessage:
     instance_id: str | None
     subscription_id: str | None
     definition_id: str | None
+
+
+@frozen(kw_only=True)
+class KeptMessage:
+    """A message that is still known, without its variables."""
+
+    message_id: str
+    name: str
+    key: str
+    published_at_ms: InstantMs
+    """On the lease clock."""
+    expires_at_ms: InstantMs
+    """Wall clock."""
+    is_correlated: bool
+    """It has reached somebody, and is only known so that it is not taken a second time."""
+    is_awaited: bool
+    """A subscription with its name and key, or a start event with its name, is there now."""

@@ -26,6 +26,7 @@ from stellwerk.ports.reads import (
     HistoryStep,
     InstanceFilter,
     InstanceSummary,
+    KeptMessage,
     MatchedMessage,
     ReadyScan,
     StoredInstance,
@@ -128,6 +129,20 @@ class Store(Protocol):
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         """Messages that something waits for, in order of arrival, at most one for each subscription."""
+
+    async def message(self, message_id: str) -> KeptMessage | None:
+        """One that is kept or was correlated, until it is dropped some time after the end of its time to live."""
+
+    async def waiting_messages(
+        self, now_ms: InstantMs, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[KeptMessage]:
+        """Those that are not correlated and whose time to live has not ended at `now_ms` (wall clock), by id."""
+
+    async def awaited_names(self, limit: int) -> Sequence[str]:
+        """Names of messages that a subscription or a start event waits for: the first `limit`, sorted."""
+
+    async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
+        """How many incidents are open in each of those instances; those without any are left out."""
 
     async def incidents(
         self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None

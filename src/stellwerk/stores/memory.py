@@ -20,6 +20,7 @@ from stellwerk.ports import (
     InboxRow,
     InstanceFilter,
     InstanceSummary,
+    KeptMessage,
     MatchedMessage,
     Operation,
     Outcome,
@@ -183,6 +184,20 @@ class MemoryStore:
                 yield MatchedMessage(message, instance_id, subscription_id, None)
             elif message.name in starts:
                 yield MatchedMessage(message, None, None, starts[message.name][0].definition_id)
+
+    async def message(self, message_id: str) -> KeptMessage | None:
+        return memory_listing.message(self._tables, message_id)
+
+    async def waiting_messages(
+        self, now_ms: InstantMs, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[KeptMessage]:
+        return memory_listing.waiting_messages(self._tables, now_ms, limit, after)
+
+    async def awaited_names(self, limit: int) -> Sequence[str]:
+        return memory_listing.awaited_names(self._tables, limit)
+
+    async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
+        return memory_listing.incident_counts(self._tables, instance_ids)
 
     async def incidents(
         self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None

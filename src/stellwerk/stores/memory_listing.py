@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
 
+from stellwerk.core.changes import SubscriptionRow
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.instants import InstantMs
-from stellwerk.ports import InstanceFilter, InstanceSummary, TopicBacklog
-from stellwerk.stores.memory_tables import MemoryTables
+from stellwerk.ports import InstanceFilter, InstanceSummary, KeptMessage, TopicBacklog
+from stellwerk.stores.memory_tables import MemoryTables, StoredMessage
 from stellwerk.stores.tables import no_page_after
 
-__all__ = ["instances", "tasks", "topic_backlogs"]
+__all__ = [
+    "awaited_names",
+    "incident_counts",
+    "instances",
+    "message",
+    "tasks",
+    "topic_backlogs",
+    "waiting_messages",
+]
 
 R = TypeVar("R")
 
@@ -95,3 +105,52 @@ def _backlog(tables: MemoryTables, topic: str, locked: int, now_ms: InstantMs) -
         locked=locked,
         oldest_ready_at_ms=min((*ready, *due_again), default=None),
     )
+
+
+def message(tables: MemoryTables, message_id: str) -> KeptMessage | None:
+    stored = tables.messages.get(message_id)
+    return None if stored is None else _kept(tables, [stored])[0]
+
+
+def waiting_messages(tables: MemoryTables, now_ms: InstantMs, limit: int, after: str | None) -> list[KeptMessage]:
+    ids = (
+        message_id
+        for message_id, stored in tables.messages.items()
+        if not stored.is_consumed and stored.row.expires_at_ms > now_ms and (after is None or message_id > after)
+    )
+    return _kept(tables, [tables.messages[message_id] for message_id in nsmallest(limit, ids)])
+
+
+def _kept(tables: MemoryTables, found: Sequence[StoredMessage]) -> list[KeptMessage]:
+    subscribed, starting = _subscribed(tables), _starting(tables)
+    return [
+        KeptMessage(
+            message_id=stored.row.message_id,
+            name=stored.row.name,
+            key=stored.row.key,
+            published_at_ms=stored.row.published_at_ms,
+            expires_at_ms=stored.row.expires_at_ms,
+            is_correlated=stored.is_consumed,
+            is_awaited=stored.row.name in starting or (stored.row.name, stored.row.key) in subscribed,
+        )
+        for stored in found
+    ]
+
+
+def _subscribed(tables: MemoryTables) -> set[tuple[str, str]]:
+    """Names with keys."""
+    rows = (waiting.row for waiting in tables.subscriptions.values())
+    return {(row.name, row.key) for row in rows if isinstance(row, SubscriptionRow)}
+
+
+def _starting(tables: MemoryTables) -> set[str]:
+    return {start.name for group in tables.start_subscriptions.values() for start in group}
+
+
+def awaited_names(tables: MemoryTables, limit: int) -> list[str]:
+    return nsmallest(limit, {name for name, _ in _subscribed(tables)} | _starting(tables))
+
+
+def incident_counts(tables: MemoryTables, instance_ids: Sequence[str]) -> Mapping[str, int]:
+    wanted = {*instance_ids}
+    return Counter(waiting.instance_id for waiting in tables.incidents.values() if waiting.instance_id in wanted)

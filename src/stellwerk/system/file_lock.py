@@ -58,7 +58,7 @@ class FileLock:
         assert self._descriptor is None, f"{self!r} is acquired twice"
         with _guard:
             if _identity_at(self._path) in _held_here:
-                raise self._refusal(os.getpid())
+                raise StoreUnavailable(f"{self._guarded} is in use by another engine (pid {os.getpid()})")
             opened = self._open(self._path)
             status = os.fstat(opened)
             self._descriptor = self._lock(opened)
@@ -122,7 +122,8 @@ class FileLock:
         return descriptor
 
     def _refusal(self, holder: int | None) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._guarded} is in use by another engine (pid {holder or '?'})")
+        who = f"another process (pid {holder or '?'}): an engine, or another stellwerk command"
+        return StoreUnavailable(f"{self._guarded} is in use by {who}")
 
 
 def _identity_at(path: Path) -> _Identity | None:

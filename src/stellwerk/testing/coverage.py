@@ -31,7 +31,8 @@ class ProcessCoverage:
     adopt_java: bool = False
     """Whether the file is read with Java classes as topics."""
     nodes: Counter[str] = field(factory=Counter)
-    """How often tokens came to each flow node; those that are missing were never visited."""
+    """How often tokens came to each flow node, and how often the handler of each compensation boundary event started;
+    those that are missing were never visited."""
     flows: Counter[str] = field(factory=Counter)
     """How often each sequence flow was taken."""
 

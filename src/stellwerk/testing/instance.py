@@ -118,8 +118,8 @@ class StartedInstance(InstanceAssertions):
         await self._test.engine.complete_user_task(found.user_task_id, dict(variables or {}))
         await self._test.settle()
 
-    async def resolve_incident(self, element_id: str, *, retries: int = 1) -> None:
-        """Try again at an element at which an incident is open.
+    async def resolve_incident(self, element_id: str, *, retries: int | None = None) -> None:
+        """Try again at an element at which an incident is open; a task gets so many attempts (None: as its model says).
 
         :raises AssertionError: there is none.
         """

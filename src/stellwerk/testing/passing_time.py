@@ -104,7 +104,7 @@ class PassingTime:
             await self._settle_instant()
             if is_reached():
                 return
-            if not self._workers.are_busy and await self._next_due_ms() is None:
+            if await self._next_due_ms() is None and not self._is_somebody_about_to_wake:
                 raise AssertionError(f"nothing moves, however much time passes\n{describe()}")
             if self._time.now_ms() >= last_ms:
                 raise AssertionError(f"not within {within}: it is {to_rfc3339(self._time.now_ms())}\n{describe()}")
@@ -115,7 +115,7 @@ class PassingTime:
         """Move the clock to what comes due next, at most to the target."""
         now_ms = self._time.now_ms()
         due_ms = await self._next_due_ms()
-        if self._workers.are_busy or (due_ms is not None and due_ms <= now_ms):
+        if self._is_somebody_about_to_wake or (due_ms is not None and due_ms <= now_ms):
             # Handlers may be asleep, and services look at what is due a moment later.
             next_ms = min(target_ms, now_ms + self._time.ms_to_next_deadline())
         else:
@@ -124,15 +124,17 @@ class PassingTime:
                 await self._workers.stop()
         self._time.jump_to(next_ms)
 
+    @property
+    def _is_somebody_about_to_wake(self) -> bool:
+        """A handler that is at work, or a service: one that slept from a fraction of a millisecond on looks at what is
+        due a fraction later."""
+        return self._workers.are_busy or self._time.ms_to_next_deadline() == 1
+
     async def _settle_instant(self) -> None:
         """`settle`, with everything that is due at this very millisecond."""
         await self.settle()
-        while await self._is_overdue() and self._time.nudge():
+        while self._time.nudge():
             await self.settle()
-
-    async def _is_overdue(self) -> bool:
-        due_ms = await self._next_due_ms()
-        return due_ms is not None and due_ms <= self._time.now_ms()
 
     async def _next_due_ms(self) -> InstantMs | None:
         """The next timer, end of a lock, or attempt that a handler will make, in wall time."""

@@ -13,8 +13,9 @@ from stellwerk.core.evolve import apply, started
 from stellwerk.core.facts import Fact
 from stellwerk.core.instance import InstanceState
 from stellwerk.json_values import JsonObject, JsonValue
-from stellwerk.model.process import Process
+from stellwerk.model.process import Activity, Process
 from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter
+from stellwerk.testing.drawing import is_compensation_boundary
 
 __all__ = ["InstanceRecord", "Recording"]
 
@@ -30,7 +31,7 @@ class InstanceRecord:
     row: DefinitionRow
     version: int = 0
     path: list[str] = field(factory=list)
-    """The flow nodes that tokens came to, in order."""
+    """The flow nodes that tokens came to, in order; compensation boundary events among them, before their handlers."""
     flows: Counter[str] = field(factory=Counter)
     """How often each sequence flow was taken."""
     timers_fired: list[str] = field(factory=list)
@@ -75,6 +76,8 @@ class InstanceRecord:
                 self.path.append(fact.node_id)
                 if fact.via is not None:
                     self.flows[fact.via] += 1
+            case f.CompensationHandlerStarted():
+                self._note_compensation(fact)
             case f.TimerFired():
                 self.timers_fired.append(self.state.timers[fact.timer_id].node_id)
             case f.MessageCorrelated():
@@ -90,6 +93,14 @@ class InstanceRecord:
             case _:
                 pass
 
+    def _note_compensation(self, fact: f.CompensationHandlerStarted) -> None:
+        """No token goes through the boundary event: it stands for what leads to the handler, which was entered just
+        before."""
+        undone = self.state.compensations[fact.compensation_id].pending[0]
+        boundary_id = _compensation_boundary(self.process, undone.node_id)
+        if boundary_id is not None:
+            self.path.insert(len(self.path) - 1, boundary_id)
+
     def _note_work(self, fact: f.TaskCreated | f.TaskRequeued | f.UserTaskCreated | f.IncidentOpened) -> None:
         match fact:
             case f.TaskCreated():
@@ -104,6 +115,12 @@ class InstanceRecord:
 
     def element_of(self, activity_id: str) -> str:
         return self.state.activities[activity_id].node_id
+
+
+def _compensation_boundary(process: Process, activity_id: str) -> str | None:
+    activity = process.nodes[activity_id]
+    attached = activity.boundary_events if isinstance(activity, Activity) else ()
+    return next((node_id for node_id in attached if is_compensation_boundary(process.nodes[node_id])), None)
 
 
 class Recording:

@@ -20,6 +20,9 @@ Arguments = TypeVarTuple("Arguments")
 
 _PAST_THE_INSTANT_SECONDS = 0.0001
 """So much later than a whole millisecond is where the clock is put: what is rounded down must not end before it."""
+_ROUNDING_SECONDS = 0.000001
+"""So much later, at most, sleeps of whole milliseconds end that began there: the sums of floats are inexact."""
+_INSTANT_SECONDS = _PAST_THE_INSTANT_SECONDS + _ROUNDING_SECONDS
 
 
 def run_in_virtual_time(
@@ -55,17 +58,28 @@ class VirtualTime:
         return self._wall.wall_ms()
 
     def ms_to_next_deadline(self) -> int:
-        """Until the next task that sleeps wakes up, rounded up; at least 1."""
-        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
-        return max(1, math.ceil(min(seconds, 1.0) * 1000))
+        """Until the millisecond in which the next task that sleeps wakes up; at least 1, at most 1000."""
+        since_present = self._seconds_to_next_deadline() + self._clock.current_time() - self._present()
+        return min(1000, max(1, math.ceil(min(since_present - _INSTANT_SECONDS, 1.0) * 1000)))
 
     def nudge(self) -> bool:
-        """Wake up who sleeps until the present instant, but missed it by how floats add up. → whether there was one"""
-        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
-        is_now = seconds <= _PAST_THE_INSTANT_SECONDS
+        """Wake up who sleeps until the present millisecond, but missed it by how floats add up.
+
+        → whether there was somebody. Time moves on by that little only, and never into the next millisecond.
+        """
+        seconds = self._seconds_to_next_deadline()
+        is_now = self._clock.current_time() + seconds <= self._present() + _INSTANT_SECONDS
         if is_now:
             self._clock.jump(max(0.0, seconds))
         return is_now
+
+    def _present(self) -> float:
+        """The whole millisecond that it is, on trio's clock."""
+        return round(self._clock.current_time() * 1000) / 1000
+
+    @staticmethod
+    def _seconds_to_next_deadline() -> float:
+        return trio.lowlevel.current_statistics().seconds_to_next_deadline
 
     def jump_to(self, instant_ms: InstantMs) -> None:
         """Never backwards. Whoever sleeps until then wakes up at the caller's next checkpoint."""

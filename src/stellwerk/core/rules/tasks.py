@@ -27,7 +27,7 @@ from stellwerk.core.step import NotOpen, Step, Work
 from stellwerk.errors import BpmnFault, Conflict
 from stellwerk.json_values import JsonObject, JsonValue
 from stellwerk.model.expressions import Bindings, evaluate
-from stellwerk.model.expressions.evaluation import evaluate_condition
+from stellwerk.model.expressions.evaluation import evaluate_mapping_condition
 from stellwerk.model.process import Event, ExternalWork, FlowNode, Task, TaskKind, UserWork
 
 __all__ = [
@@ -215,7 +215,7 @@ def _mapped_error(
     visible = step.state.visible_variables(inner_scope(activity))
     seen = bindings(step, token, {**visible, "externalTask": failure, **failure} if failure else visible)
     for condition, code in work.error_mappings:
-        if evaluate_condition(condition, seen):
+        if evaluate_mapping_condition(condition, seen):
             message = failure.get("errorMessage")
             return Raised(code or "", message if isinstance(message, str) else None, {})
     return None

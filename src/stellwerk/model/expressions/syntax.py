@@ -33,7 +33,7 @@ from stellwerk.model.expressions.nodes import (
 from stellwerk.model.expressions.operators import parse_javascript, parse_juel
 from stellwerk.model.expressions.semantics import Evaluator, Semantics
 
-__all__ = ["Expression", "ExpressionSyntaxError", "Language", "literal", "parse", "parse_template"]
+__all__ = ["SEMANTICS", "Expression", "ExpressionSyntaxError", "Language", "literal", "parse", "parse_template"]
 
 
 class Language(Enum):
@@ -73,7 +73,7 @@ class Expression:
         return self.evaluator(Frame(Bindings(), FUEL_MAX))
 
 
-_SEMANTICS: Final = {
+SEMANTICS: Final = {
     Language.FEEL: FEEL_SEMANTICS,
     Language.JUEL: JUEL_SEMANTICS,
     Language.PROCESSCUBE: JAVASCRIPT_SEMANTICS,
@@ -123,7 +123,7 @@ def _guarded(read: Callable[[], Expression]) -> Expression:
 
 
 def _expression(text: str, language: Language, tree: Node, *, is_template: bool = False) -> Expression:
-    semantics = _SEMANTICS[language]
+    semantics = SEMANTICS[language]
     tree, evaluator, constant = _folded(tree, semantics, entries_are_names=language is Language.FEEL)
     return Expression(
         text,

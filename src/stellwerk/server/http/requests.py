@@ -91,7 +91,8 @@ class SetVariablesRequest:
 
 @attrs.frozen(kw_only=True)
 class ResolveRequest:
-    retries: int = 1
+    retries: int | None = None
+    """None: as many as the task's model says."""
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +107,8 @@ class RetryRequest:
     topic: str | None = None
     opened_before: Instant | None = None
     all: bool = False
-    retries: int = 1
+    retries: int | None = None
+    """None: as many as each task's model says."""
     limit: int = 1000
     after: str | None = None
     """The ``last`` of the answer before."""

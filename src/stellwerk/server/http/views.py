@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -10,10 +10,11 @@ import attrs
 import msgspec
 
 from stellwerk.actors.connections import TopicView, WorkerView
-from stellwerk.actors.views import InstanceOutcome
+from stellwerk.actors.views import InstanceOutcome, MessageView
 from stellwerk.core.events import HistoryEvent
 from stellwerk.core.external_task import ExternalTask, Lease, TaskAttempt
 from stellwerk.core.instance import InstanceState, Token
+from stellwerk.core.waits import OpenWait
 from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.model.process import Finding
 from stellwerk.ports import DefinitionRow, InstanceSummary
@@ -24,6 +25,7 @@ __all__ = [
     "finding_view",
     "instant",
     "mapping_view",
+    "message_view",
     "outcome_view",
     "plain_view",
     "state_view",
@@ -67,7 +69,8 @@ def definition_view(row: DefinitionRow) -> dict[str, object]:
     }
 
 
-def summary_view(summary: InstanceSummary) -> dict[str, object]:
+def summary_view(summary: InstanceSummary, incidents: int) -> dict[str, object]:
+    """:param incidents: how many are open."""
     return {
         "instance_id": summary.instance_id,
         "definition_id": summary.definition_id,
@@ -77,6 +80,7 @@ def summary_view(summary: InstanceSummary) -> dict[str, object]:
         "version": summary.version,
         "started_at": to_rfc3339(summary.started_at_ms),
         "ended_at": instant(summary.ended_at_ms),
+        "incidents": incidents,
     }
 
 
@@ -187,6 +191,18 @@ def worker_view(view: WorkerView) -> dict[str, object]:
     }
 
 
+def message_view(view: MessageView) -> dict[str, object]:
+    return {
+        "message_id": view.message_id,
+        "name": view.name,
+        "key": view.key,
+        "status": view.status.value,
+        "published_at": instant(view.published_at_ms),
+        "expires_at": instant(view.expires_at_ms),
+        "is_awaited": view.is_awaited,
+    }
+
+
 def plain_view(value: Any) -> Any:
     """Values of a trace, by field name: ``…_ms`` are instants there, bytes are JSON text."""
     if attrs.has(type(value)):
@@ -207,7 +223,7 @@ def _without_unit(name: str) -> str:
     return name.removesuffix("_ms")
 
 
-def token_view(token: Token) -> dict[str, object]:
+def token_view(token: Token, waits: Sequence[OpenWait]) -> dict[str, object]:
     return {
         "token_id": token.id,
         "node_id": token.node_id,
@@ -215,6 +231,7 @@ def token_view(token: Token) -> dict[str, object]:
         "status": token.status.value,
         "activity_id": token.activity_id,
         "external": msgspec.to_builtins(token.external),
+        "waits": [plain_view(wait) for wait in waits],
     }
 
 

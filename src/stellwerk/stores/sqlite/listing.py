@@ -13,11 +13,12 @@ from operator import itemgetter
 
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.instants import InstantMs
+from stellwerk.json_values import dumps
 from stellwerk.ports import InstanceFilter, InstanceSummary, TopicBacklog
 from stellwerk.stores.sqlite import rows
 from stellwerk.stores.tables import no_page_after
 
-__all__ = ["instances", "tasks", "topic_backlogs"]
+__all__ = ["incident_counts", "instances", "tasks", "topic_backlogs"]
 
 _INSTANCE_COLUMNS = ", ".join(f"i.{column}" for column in rows.INSTANCE_COLUMNS)
 _TASK_COLUMNS = ", ".join(rows.TASK_COLUMNS)
@@ -63,6 +64,16 @@ def _start_of(connection: sqlite3.Connection, instance_id: str) -> InstantMs:
         raise no_page_after("instance", instance_id)
     started_at_ms: InstantMs = row[0]
     return started_at_ms
+
+
+_COUNT_INCIDENTS = """
+SELECT instance_id, count(*) FROM incidents WHERE instance_id IN (SELECT value FROM json_each(?))
+GROUP BY instance_id"""
+
+
+def incident_counts(connection: sqlite3.Connection, instance_ids: Sequence[str]) -> dict[str, int]:
+    """Of those instances that have any."""
+    return dict(connection.execute(_COUNT_INCIDENTS, (dumps(list(instance_ids)).decode(),)).fetchall())
 
 
 def _given(wanted: Mapping[str, object]) -> tuple[list[str], list[object]]:

@@ -20,6 +20,7 @@ from stellwerk.ports import (
     InboxRow,
     InstanceFilter,
     InstanceSummary,
+    KeptMessage,
     MatchedMessage,
     Operation,
     Outcome,
@@ -30,7 +31,7 @@ from stellwerk.ports import (
 )
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.operations import apply_operation
-from stellwerk.stores.sqlite import listing, reads
+from stellwerk.stores.sqlite import listing, messages, reads
 from stellwerk.stores.sqlite.backup import FileCopy, copy_file
 from stellwerk.stores.sqlite.connection import OpenFiles, Synchronous, check_content, check_place, open_connection
 from stellwerk.stores.sqlite.migrations import migrate
@@ -395,6 +396,20 @@ class SqliteStore:
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         return await self._read(partial(reads.matched_messages, now_ms=now_ms, limit=limit))
+
+    async def message(self, message_id: str) -> KeptMessage | None:
+        return await self._read(partial(messages.message, message_id=message_id))
+
+    async def waiting_messages(
+        self, now_ms: InstantMs, *, limit: int = 1000, after: str | None = None
+    ) -> Sequence[KeptMessage]:
+        return await self._read(partial(messages.waiting_messages, now_ms=now_ms, limit=limit, after=after))
+
+    async def awaited_names(self, limit: int) -> Sequence[str]:
+        return await self._read(partial(messages.awaited_names, limit=limit))
+
+    async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
+        return await self._read(partial(listing.incident_counts, instance_ids=instance_ids))
 
     async def incidents(
         self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None

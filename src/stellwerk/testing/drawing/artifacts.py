@@ -33,6 +33,8 @@ class Artifact:
     kind: str
     """The element's local name."""
     text: str
+    ends: tuple[str, ...] = ()
+    """Of an association: the ids of the two elements that it links."""
 
 
 def artifacts_of(document: Document, process: Process) -> dict[str, Artifact]:
@@ -41,7 +43,7 @@ def artifacts_of(document: Document, process: Process) -> dict[str, Artifact]:
     for element in _elements(document, process):
         element_id = element.get("id")
         if element_id and is_bpmn(element) and element.name in (*_SURFACES, *_CONNECTIONS):
-            found[element_id] = Artifact(element.name, _text(element))
+            found[element_id] = Artifact(element.name, _text(element), _ends(element))
     return found
 
 
@@ -61,6 +63,13 @@ def _elements(document: Document, process: Process) -> Iterator[Element]:
 def _is_pool_of(participant: Element, process: Process) -> bool:
     reference = (participant.get("processRef") or "").strip()
     return process.key in (reference, reference.rpartition(":")[2])
+
+
+def _ends(element: Element) -> tuple[str, ...]:
+    if element.name != "association":
+        return ()
+    references = ((element.get(name) or "").strip() for name in ("sourceRef", "targetRef"))
+    return tuple(reference.rpartition(":")[2] for reference in references)
 
 
 def _text(element: Element) -> str:

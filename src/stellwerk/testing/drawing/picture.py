@@ -18,7 +18,7 @@ from stellwerk.testing.drawing.geometry import Bounds, Point, around
 from stellwerk.testing.drawing.layout import lay_out
 from stellwerk.testing.drawing.nodes import draw_node, visits_badge
 from stellwerk.testing.drawing.svg import escaped, group, rectangle, tag, title
-from stellwerk.testing.drawing.visits import Visits
+from stellwerk.testing.drawing.visits import Visits, is_compensation_boundary
 
 __all__ = ["draw_process"]
 
@@ -51,10 +51,12 @@ text { font-family: "Helvetica Neue", Arial, "DejaVu Sans", sans-serif; fill: #1
 .visited .outline, .visited .symbol, .visited .flow { stroke: #1a7f37; }
 .visited .filled, .visited .arrow { fill: #1a7f37; }
 .visited .flow { stroke-width: 2.6px; }
+.visited .connection { stroke: #1a7f37; stroke-width: 1.8px; }
 .missed .shape { fill: #fdeae7; stroke: #b93a26; }
 .missed .outline, .missed .symbol, .missed .flow { stroke: #b93a26; }
 .missed .filled, .missed .arrow { fill: #b93a26; }
 .missed .flow { stroke-width: 1.2px; }
+.missed .connection { stroke: #b93a26; }
 .visited.open > .shape { fill: #f3fbf5; }
 .missed.open > .shape { fill: #fff6f4; }
 .badge { fill: #1a7f37; stroke: #fff; stroke-width: 1px; }
@@ -103,7 +105,8 @@ def _chosen(processes: Iterable[Process], key: str | None, findings: Iterable[ob
 
 def _planes(document: Document, process: Process) -> list[Plane]:
     """The planes one below the other."""
-    wanted = {*process.nodes, *process.flows, *artifacts_of(document, process)}
+    artifacts = artifacts_of(document, process)
+    wanted = {*process.nodes, *process.flows, *artifacts}
     drawn = [plane.only(wanted.__contains__) for plane in read_planes(document, process)]
     kept = [plane for plane in drawn if any(node_id in plane.shapes for node_id in process.nodes)]
     shown = {node_id for plane in kept for node_id in plane.shapes}
@@ -114,19 +117,32 @@ def _planes(document: Document, process: Process) -> list[Plane]:
         bounds = plane.bounds
         placed.append(plane.moved(-bounds.x, top - bounds.y))
         top += bounds.height + _PLANE_GAP
-    return [*placed, _straight_flows(placed, process)]
+    return [*placed, _straight_lines(placed, process, artifacts)]
 
 
-def _straight_flows(planes: Iterable[Plane], process: Process) -> Plane:
-    """Flows that the diagram leaves out (many have no id to refer to), or that lead to nodes that it leaves out."""
+def _straight_lines(planes: Iterable[Plane], process: Process, artifacts: Mapping[str, Artifact]) -> Plane:
+    """Flows that the diagram leaves out (many have no id to refer to), or that lead to nodes that it leaves out, and
+    likewise what leads from compensation boundary events to their handlers."""
     shapes = {key: shape for plane in planes for key, shape in plane.shapes.items()}
     drawn = {key for plane in planes for key in plane.edges}
+    ends = {flow.id: (flow.source, flow.target) for flow in process.flows.values()}
+    ends |= {
+        key: (artifact.ends[0], artifact.ends[1])
+        for key, artifact in artifacts.items()
+        if _compensation_of(artifact, process) is not None and all(end in shapes for end in artifact.ends)
+    }
     edges: dict[str, Edge] = {}
-    for flow in process.flows.values():
-        if flow.id not in drawn:
-            source, target = shapes[flow.source].bounds, shapes[flow.target].bounds
-            edges[flow.id] = Edge((source.border_towards(target.center), target.border_towards(source.center)))
+    for key, (source_id, target_id) in ends.items():
+        if key not in drawn:
+            source, target = shapes[source_id].bounds, shapes[target_id].bounds
+            edges[key] = Edge((source.border_towards(target.center), target.border_towards(source.center)))
     return Plane({}, edges)
+
+
+def _compensation_of(artifact: Artifact, process: Process) -> str | None:
+    """Id of the compensation boundary event from which the association leads to a handler."""
+    nodes = (process.nodes.get(end) for end in artifact.ends)
+    return next((node.id for node in nodes if node is not None and is_compensation_boundary(node)), None)
 
 
 def _missing_planes(process: Process, shown: set[str]) -> Iterator[Plane]:
@@ -226,7 +242,7 @@ class _Picture:
         nodes = [self.process.nodes[key] for key in plane.shapes if key in self.process.nodes]
         opened = [node for node in nodes if _is_open(node, plane.shapes[node.id])]
         yield from (self._node(node, plane.shapes[node.id]) for node in sorted(opened, key=self._depth))
-        yield from (draw_connection(edge) for key, edge in plane.edges.items() if key in self.artifacts)
+        yield from (self._connection(key, edge) for key, edge in plane.edges.items() if key in self.artifacts)
         flows = [self.process.flows[key] for key in plane.edges if key in self.process.flows]
         # Where flows share a part of their way, the one that was taken shows.
         yield from (self._flow(flow, plane.edges[flow.id]) for flow in sorted(flows, key=self._is_taken))
@@ -252,6 +268,14 @@ class _Picture:
     def _flow(self, flow: SequenceFlow, edge: Edge) -> str:
         visits = None if self.visits is None else self.visits.flows.get(flow.id, 0)
         return self._described(draw_flow(flow, self.process.nodes[flow.source], edge), flow.id, flow.name, visits, "")
+
+    def _connection(self, key: str, edge: Edge) -> str:
+        """Of all of them only what leads to a compensation handler can be visited."""
+        event_id = _compensation_of(self.artifacts[key], self.process)
+        drawn = draw_connection(edge)
+        if event_id is None or self.visits is None:
+            return drawn
+        return group([drawn], class_="visited" if self.visits.nodes.get(event_id) else "missed")
 
     def _described(self, content: str, element_id: str, name: str | None, visits: int | None, class_: str) -> str:
         """A group that says what it is: to a person who points at it, and to a program by ``data-element``."""

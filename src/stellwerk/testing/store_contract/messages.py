@@ -9,6 +9,7 @@ from stellwerk.ports import (
     Deployed,
     DropMessages,
     DueTimer,
+    KeptMessage,
     MessageRow,
     PublishMessage,
 )
@@ -72,6 +73,64 @@ class MessageContract(ContractBase):
             assert await _publish(world, _message("m")) == [False]
             assert await world.do(DropMessages(START_MS + 60_000), int) == 0
             assert await _publish(world, _message("m")) == [True]
+
+    async def test_a_message_says_what_became_of_it(self) -> None:
+        async with self.open_world() as world:
+            await _publish(world, *(_message(name) for name in ("b", "a", "c")), _message("later", at_ms=START_MS + 1))
+            await world.step("i", messages_consumed=("b",))
+
+            async def waiting(now_ms: int = START_MS, **page: object) -> list[str]:
+                found = await world.store.waiting_messages(now_ms, **page)  # type: ignore[arg-type]
+                return [message.message_id for message in found]
+
+            assert await waiting() == ["a", "c", "later"]
+            assert await waiting(limit=1) == ["a"]
+            assert await waiting(limit=1, after="a") == ["c"]
+            assert await waiting(after="b") == ["c", "later"], "the end of a page may be gone"
+            assert await waiting(START_MS + 60_000) == ["later"]
+            for name, is_correlated in (("a", False), ("b", True)):
+                assert await world.store.message(name) == KeptMessage(
+                    message_id=name,
+                    name="paid",
+                    key="1",
+                    published_at_ms=START_MS,
+                    expires_at_ms=START_MS + 60_000,
+                    is_correlated=is_correlated,
+                    is_awaited=False,
+                )
+            assert await world.store.message("nothing") is None
+            await world.do(DropMessages(START_MS + 60_000), int)
+            assert await world.store.message("a") is None
+
+    async def test_a_message_says_whether_something_waits_for_it(self) -> None:
+        async with self.open_world() as world:
+            await _publish(world, _message("a"), _message("b", "2"), _message("c", "3", "ordered"))
+
+            async def awaited() -> list[bool]:
+                found = await world.store.waiting_messages(START_MS)
+                for message in found:
+                    assert await world.store.message(message.message_id) == message
+                return [message.is_awaited for message in found]
+
+            assert await awaited() == [False, False, False]
+            await _subscribe(world, "i", ("s", "2"))
+            starting = DefinitionRow("order", None, "1", b"", START_MS, ("ordered",))
+            await world.do(DeployDefinitions((starting,)), Deployed)
+            assert await awaited() == [False, True, True]
+
+    async def test_names_that_something_waits_for_are_told_once_each(self) -> None:
+        async with self.open_world() as world:
+            assert await world.store.awaited_names(10) == []
+            starting = DefinitionRow("order", None, "1", b"", START_MS, ("ordered", "paid"))
+            await world.do(DeployDefinitions((starting,)), Deployed)
+            assert await world.store.awaited_names(10) == ["ordered", "paid"]
+            await _subscribe(world, "i", ("s1", "1"), ("s2", "2"))
+            rows = tuple(SubscriptionRow(name, "Catch_1", name, "1") for name in ("packed", "a", "zero"))
+            await world.step("j", RowChanges(subscriptions_opened=rows))
+            assert await world.store.awaited_names(10) == ["a", "ordered", "packed", "paid", "zero"]
+            assert await world.store.awaited_names(2) == ["a", "ordered"]
+            await world.step("j", RowChanges(subscriptions_closed=("a", "zero")))
+            assert await world.store.awaited_names(10) == ["ordered", "packed", "paid"]
 
     async def test_a_message_whose_time_ended_meets_nobody_and_is_dropped(self) -> None:
         async with self.open_world() as world:

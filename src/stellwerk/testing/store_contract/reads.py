@@ -175,3 +175,12 @@ class ReadContract(ContractBase):
             await world.step("i", RowChanges(incidents_resolved=("x",), user_tasks_closed=("u",)))
             assert await world.store.incident("x") is None
             assert await world.store.user_task("u") is None
+
+    async def test_open_incidents_are_counted_for_many_instances_at_once(self) -> None:
+        async with self.open_world() as world:
+            for instance_id, names in (("i", "ab"), ("j", "c"), ("k", ""), ("l", "d")):
+                incidents = tuple(IncidentRow(name, "model_fault", "Task_1", "m") for name in names)
+                await world.step(instance_id, RowChanges(incidents_opened=incidents))
+            await world.step("l", RowChanges(incidents_resolved=("d",)))
+            assert await world.store.incident_counts(["i", "k", "l", "nothing"]) == {"i": 2}
+            assert await world.store.incident_counts([]) == {}

@@ -66,8 +66,8 @@ class IncidentEndpoints:
         }
 
 
-def _check_retries(retries: int) -> None:
-    if retries < 1:
+def _check_retries(retries: int | None) -> None:
+    if retries is not None and retries < 1:
         raise InvalidInput("at least 1 @ $.retries")
 
 

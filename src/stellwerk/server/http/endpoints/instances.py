@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from stellwerk.actors.views import InstanceView
 from stellwerk.errors import InvalidInput
-from stellwerk.ports import InstanceFilter
+from stellwerk.ports import InstanceFilter, InstanceSummary
 from stellwerk.server.http import requests, views
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths, piece
@@ -72,7 +72,12 @@ class InstanceEndpoints:
             started_before_ms=query.started_before,
         )
         found = await self._node.instances(wanted, limit=query.limit + 1, after=query.after)
-        return await self._context.answer_page("instances", found, query.limit, views.summary_view)
+        counts = await self._node.incident_counts([row.instance_id for row in found[: query.limit]])
+
+        def view(row: InstanceSummary) -> dict[str, object]:
+            return views.summary_view(row, counts.get(row.instance_id, 0))
+
+        return await self._context.answer_page("instances", found, query.limit, view)
 
     async def instance(self, request: Request) -> Response:
         query = self._context.query(request, requests.InstanceQuery)
@@ -88,7 +93,9 @@ class InstanceEndpoints:
         _check_wait(query.timeout_ms, "query.timeout_ms")
         instance_id = request.path_params["instance_id"]
         await self._wait(request, instance_id, query.timeout_ms, or_incident=query.or_incident)
-        return answer(views.summary_view(await self._node.wait_for_end(instance_id, timeout_seconds=0)))
+        summary = await self._node.wait_for_end(instance_id, timeout_seconds=0)
+        counts = await self._node.incident_counts([instance_id])
+        return answer(views.summary_view(summary, counts.get(instance_id, 0)))
 
     async def _wait(self, request: Request, instance_id: str, wait_ms: int, *, or_incident: bool) -> None:
         """Until then, or until nobody is there any more, or one who only closed the sending side, or we drain."""
@@ -115,10 +122,10 @@ def _check_wait(wait_ms: int, where: str) -> None:
 
 def _whole_text(view: InstanceView, history: HistoryPiece | None) -> bytes:
     whole: dict[str, object] = {
-        **views.summary_view(view.summary),
+        **views.summary_view(view.summary, len(view.incidents)),
         "reason": view.reason,
         "current_nodes": view.current_nodes,
-        "tokens": [piece(views.token_view(token)) for token in view.tokens],
+        "tokens": [piece(views.token_view(token, view.waits.get(token.id, ()))) for token in view.tokens],
         "variables": view.variables,
         "tasks": [piece(views.task_view(task, attempts)) for task, attempts in view.tasks],
         "incidents": [piece(views.mapping_view(row)) for row in view.incidents],

@@ -13,6 +13,8 @@ from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
 
 __all__ = ["PeopleEndpoints"]
 
+_NAMES_MAX = 1000
+
 
 class PeopleEndpoints:
     def __init__(self, context: ApiContext) -> None:
@@ -23,6 +25,9 @@ class PeopleEndpoints:
     def endpoints(self) -> Sequence[Endpoint]:
         return (
             Endpoint("POST", "/messages", self.publish),
+            Endpoint("GET", "/messages", self.messages),
+            Endpoint("GET", "/messages/{message_id:path}", self.message),
+            Endpoint("GET", "/awaited-messages", self.awaited),
             Endpoint("GET", "/user-tasks", self.user_tasks),
             Endpoint("POST", "/user-tasks/{user_task_id}/complete", self.complete_user_task),
         )
@@ -34,6 +39,20 @@ class PeopleEndpoints:
             body.name, body.key, body.variables, ttl_ms=body.ttl_ms, message_id=body.message_id
         )
         return answer({"message_id": message_id}, 201)
+
+    async def messages(self, request: Request) -> Response:
+        query = self._context.page_query(request, requests.PageQuery)
+        found = await self._node.waiting_messages(limit=query.limit + 1, after=query.after)
+        return await self._context.answer_page("messages", found, query.limit, views.message_view)
+
+    async def message(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        return answer(views.message_view(await self._node.message(request.path_params["message_id"])))
+
+    async def awaited(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        names = await self._node.awaited_names(_NAMES_MAX + 1)
+        return answer({"names": names[:_NAMES_MAX], "more": len(names) > _NAMES_MAX})
 
     async def user_tasks(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.UserTasksQuery)
