@@ -342,6 +342,14 @@ def test_wait_that_is_over_too_soon_is_exit_code_1(ask: Run, deployed: Callable[
     assert ended.err == f"still running; see: stellwerk show {instance_id}\n"
 
 
+def test_who_waits_hears_that_no_worker_is_there(ask: Run, deployed: Callable[[str], str]) -> None:
+    ended = ask("start", deployed(SERVICE), "--wait", "--timeout", "4")
+    assert ended.exit_code == 1
+    waiting, still = ended.err.splitlines()
+    assert waiting.startswith("waiting for a worker: none is connected for topic ")
+    assert still.startswith("still running")
+
+
 def test_variables_are_read_from_a_file(ask: Run, deployed: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / "order.json").write_text('{"größe": "ä"}')
     ended = ask("start", deployed(NOTHING), "--variables", "@order.json", "--wait")

@@ -78,3 +78,16 @@ def test_ended_instance_waits_for_nothing(machine: Make) -> None:
     run.start()
     run.fire("late")
     assert open_waits(run.live) == {}
+
+
+def test_token_that_compensates_waits_for_that(machine: Make) -> None:
+    run = machine("""
+        s start -> a
+        a task A -> undo
+        u handler u of a
+        undo throw compensate -> e
+        e end
+    """)
+    run.start()
+    run.complete("a")
+    assert told(run)["undo"] == ["compensation undo"]

@@ -119,7 +119,7 @@ def test_a_plain_function_is_told_to_be_async(run_pytest: Run) -> None:
 
 def test_without_pytest_trio_it_says_what_to_install(run_pytest: Run) -> None:
     output = run_pytest(_TEST, "-p", "no:trio", exit_code=1)
-    assert "process_test needs pytest-trio: pip install 'stellwerk[testing]'" in output
+    assert "process_test needs pytest-trio: install stellwerk with its extra testing" in output
 
 
 def test_the_kit_itself_needs_no_pytest() -> None:

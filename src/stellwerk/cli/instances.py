@@ -31,6 +31,8 @@ from stellwerk.cli.unknown import close_matches, warn_of_unknown_process
 
 __all__ = ["cancel", "instances", "set_variables", "start"]
 
+_FIRST_WAIT_MS = 3_000
+"""After so long without an end a look at what is missing is due."""
 _WAIT_MS_MAX = 20_000
 """One request waits so long at most; then it is asked again."""
 _PAUSE_SECONDS = 0.1
@@ -111,15 +113,29 @@ def _wait_for_end(client: Client, instance_id: str, seconds_max: float | None) -
     """The instance as it is when it has ended, has an incident, or the time is up."""
     path = f"/process-instances/{segment(instance_id)}"
     deadline = float("inf") if seconds_max is None else time.monotonic() + seconds_max
+    wait_ms_max = _FIRST_WAIT_MS
     while True:
-        timeout_ms = int(min(max(0.0, deadline - time.monotonic()) * 1000, _WAIT_MS_MAX))
+        timeout_ms = int(min(max(0.0, deadline - time.monotonic()) * 1000, wait_ms_max))
         query = {"timeout_ms": timeout_ms, "or_incident": True}
         client.get(path + "/wait", query, seconds_max=timeout_ms / 1000)
         view = client.get(path)
         if view["status"] != "RUNNING" or view["incidents"] or time.monotonic() >= deadline:
             return view
+        if wait_ms_max == _FIRST_WAIT_MS:
+            _warn_of_unattended_work(client, view)
+            wait_ms_max = _WAIT_MS_MAX
         # An engine that drains answers at once; do not run in circles until it is gone.
         time.sleep(_PAUSE_SECONDS)
+
+
+def _warn_of_unattended_work(client: Client, view: Mapping[str, Any]) -> None:
+    """Nobody sees from waiting alone that a worker was forgotten."""
+    open_topics = {task["topic"] for task in view["tasks"] if task["state"] == "READY"}
+    if not open_topics:
+        return
+    unattended = [row["topic"] for row in client.get("/topics")["topics"] if row["is_unattended"]]
+    for topic in sorted(open_topics.intersection(unattended)):
+        warn(f"waiting for a worker: none is connected for topic {topic} (see: stellwerk topics)")
 
 
 def _outcome(view: dict[str, Any]) -> dict[str, Any]:

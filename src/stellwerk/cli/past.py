@@ -94,6 +94,8 @@ def _print_task(task: Mapping[str, Any]) -> None:
         say("")
     for moment in task["requeued"]:
         say(f"  offered again in step {moment['version']}, {short_instant(moment['at'])} UTC")
+    if task["requeued"]:
+        say("")
 
 
 def _end_of(lease: Mapping[str, Any]) -> str | None:

@@ -85,9 +85,9 @@ def _say_summary(view: Mapping[str, Any]) -> None:
     if view["business_key"] is not None:
         say(f"  business key  {view['business_key']}")
     say(f"  status        {view['status']}")
-    say(f"  started       {short_instant(view['started_at'])}")
+    say(f"  started       {short_instant(view['started_at'])} UTC")
     if view["ended_at"] is not None:
-        say(f"  ended         {short_instant(view['ended_at'])}")
+        say(f"  ended         {short_instant(view['ended_at'])} UTC")
     if view["reason"] is not None:
         say_wrapped(one_line(f"  because       {view['reason']}"), " " * 14)
     say("")

@@ -19,13 +19,14 @@ class OpenWaitKind(Enum):
     TIMER = "timer"
     MESSAGE = "message"
     INCIDENT = "incident"
+    COMPENSATION = "compensation"
 
 
 @attrs.frozen(kw_only=True)
 class OpenWait:
     kind: OpenWaitKind
     wait_id: str
-    """Of the external task, user task, timer, subscription or incident."""
+    """Of the external task, user task, timer, subscription, incident or compensation."""
     node_id: str
     """The event that would happen (a boundary event, too); for the others the token's own node."""
     name: str | None = None
@@ -49,6 +50,11 @@ def open_waits(state: InstanceState) -> Mapping[str, tuple[OpenWait, ...]]:
 
 def _all(state: InstanceState) -> Iterator[tuple[str | None, str | None, OpenWait]]:
     """Each with the token or the activity that it belongs to."""
+    for compensation in state.compensations.values():
+        thrower = state.tokens.get(compensation.thrower_id or "")
+        if thrower is not None:
+            wait = OpenWait(kind=OpenWaitKind.COMPENSATION, wait_id=compensation.id, node_id=thrower.node_id)
+            yield thrower.id, None, wait
     for incident in state.incidents.values():
         wait = OpenWait(kind=OpenWaitKind.INCIDENT, wait_id=incident.id, node_id=incident.node_id)
         yield incident.token_id, None, wait

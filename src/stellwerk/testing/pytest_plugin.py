@@ -91,7 +91,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not _wants_fixture(item):
         return
     if not item.config.pluginmanager.has_plugin("trio"):
-        pytest.fail(f"{_FIXTURE} needs pytest-trio: pip install 'stellwerk[testing]'", pytrace=False)
+        pytest.fail(f"{_FIXTURE} needs pytest-trio: install stellwerk with its extra testing", pytrace=False)
     if not inspect.iscoroutinefunction(getattr(item, "obj", None)):
         pytest.fail(f"{_FIXTURE} is for async tests: write async def {item.name}(…)", pytrace=False)
     if item.get_closest_marker("asyncio") is not None:

@@ -124,6 +124,7 @@ def _translated(error: BaseException, endpoint: Endpoint) -> ConnectionLost | Re
             text = f"{endpoint} answered the WebSocket handshake with HTTP status {status}"
             return ConnectionLost(text) if code is None else Refused(text, code=code)
         case trio_websocket.ConnectionClosed() if error.reason is not None:
-            return ConnectionLost(f"{endpoint} closed the connection: {error.reason.code} {error.reason.reason or ''}")
+            said = f"{error.reason.code} {error.reason.reason or ''}".rstrip()
+            return ConnectionLost(f"{endpoint} closed the connection: {said}")
         case _:
             return ConnectionLost(f"the connection to {endpoint} broke: {error!r}")

@@ -270,7 +270,7 @@ class WorkerRun:
         for key, reason in lost.items():
             self.revoked(key, reason)
         self._finals.welcomed(session)
-        resumed = f", {len(kept)} leases go on" if kept else ""
+        resumed = f", {len(kept)} lease{' goes' if len(kept) == 1 else 's go'} on" if kept else ""
         topics = ", ".join(self._handlers)
         self._trouble, self._is_known_trouble = None, False
         self._reports.log.info("connected to %s, topics: %s%s", self._settings.endpoint, topics, resumed)

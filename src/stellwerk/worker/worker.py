@@ -267,7 +267,7 @@ class Worker:
         try:
             import trio_asyncio
         except ImportError:
-            raise Conflict("asyncio=True needs the extra: pip install 'stellwerk[asyncio]'") from None
+            raise Conflict("asyncio=True needs trio-asyncio: install stellwerk with its extra asyncio") from None
         async with trio_asyncio.open_loop():
             await self._serve(task_status)
 
