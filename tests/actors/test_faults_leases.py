@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from stellwerk.json_values import digest
+from stellwerk.limits import Limits
 from stellwerk.wire.messages import (
     Ack,
     BpmnErrorReport,
@@ -455,6 +456,27 @@ async def test_fault_64_a_clock_that_is_set_under_a_lease_moves_it_by_nothing(
     world.clock.set_by_ms = jump_ms
     await waiting.task()
     assert ends_at <= trio.current_time() < ends_at + AT_ONCE
+
+
+@pytest.mark.parametrize("lock_duration_ms", [5_000, 60_000])
+async def test_fault_65_no_node_judges_a_lease_by_its_own_settings(
+    autojump_clock: object, start_node: Any, nursery: trio.Nursery, one_task: Any, lock_duration_ms: int
+) -> None:
+    """Only the deadline that stands in the row counts, also where the other node allows no such duration."""
+    giver = await start_node(nursery)
+    only = 20_000
+    limits = Limits(lock_duration_ms_min=only, lock_duration_ms_max=only, lock_duration_ms_default=only)
+    other = await start_node(nursery, store=giver.store, seed=2, limits=limits)
+    await giver.deploy(one_task())
+    holder = await giver.connect("work", lock_duration_ms=lock_duration_ms)
+    await giver.start()
+    await holder.task()
+    ends_at = trio.current_time() + lock_duration_ms / 1000
+    holder.drop()
+    waiting = await other.connect("work", lock_duration_ms=only)
+    await waiting.task()
+    assert ends_at - 0.1 <= trio.current_time() < ends_at + 1.1, "the node that waits polls every second"
+    nursery.cancel_scope.cancel()
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------

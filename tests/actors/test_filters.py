@@ -100,6 +100,20 @@ async def test_W5_workers_with_complementary_filters_get_their_own(
     assert {variables_of(offer)["region"] for offer in await offers_of(us, 10)} == {"us"}
 
 
+async def test_fault_99_all_conditions_of_a_filter_have_to_hold(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    """They are one expression, as the worker guide shows it; nothing joins them by *or*."""
+    await world.deploy(one_task())
+    peer = await world.connect("work", filter='(?=.*"region":"eu").*"kind":"card"', max_tasks=100)
+    for region in ("eu", "us"):
+        for kind in ("card", "cash"):
+            await world.start(region=region, kind=kind)
+    (offer,) = await offers_of(peer, 1)
+    assert variables_of(offer) == {"region": "eu", "kind": "card"}
+    await nothing_more(peer)
+
+
 async def test_W5_tasks_that_do_not_match_block_neither_later_ones_nor_other_workers(
     autojump_clock: object, world: Any, one_task: Any
 ) -> None:
