@@ -152,7 +152,7 @@ async def end_state(world: Any) -> dict[str, Any]:
     facts = [fact for step in view.steps for fact in step.facts]
     assert [step.version for step in view.steps] == list(range(1, summary.version + 1))
     stored = await world.store.load_instance(summary.instance_id)
-    assert encode_state(state_of(stored)) == encode_state(fold(None, None, facts))
+    assert encode_state(state_of(stored)) == encode_state(fold(None, facts))
     return {
         "status": summary.status,
         "variables": view.variables,
@@ -257,7 +257,7 @@ async def test_E1_what_lives_in_memory_is_what_history_says(autojump_clock: obje
     def stepped(instance_id: str, state: Any, *rest: Any) -> None:
         nonlocal checked
         steps = list(world.store._steps(instance_id, after=0))
-        assert encode_state(fold(None, None, [fact for step in steps for fact in step.facts])) == encode_state(state)
+        assert encode_state(fold(None, [fact for step in steps for fact in step.facts])) == encode_state(state)
         checked += 1
         heard(instance_id, state, *rest)
 

@@ -250,12 +250,12 @@ class Machine:
             assert before == (None if self.state is None else encode_state(self.state)), "decide changed its input"
         text = encode_facts(decision.facts)
         assert decode_facts(text) == decision.facts
-        assert fold(None, self.state, decode_facts(text)) == decision.state, "folding the step differs"
+        assert fold(self.state, decode_facts(text)) == decision.state, "folding the step differs"
         self.steps.append(text)
         self.facts += decision.facts
         whole: InstanceState | None = None
         for step in self.steps:
-            whole = fold(None, whole, decode_facts(step))
+            whole = fold(whole, decode_facts(step))
         assert whole == decision.state, "folding the whole history differs"
         assert decode_state(encode_state(decision.state)) == decision.state, "the snapshot differs"
         self.rows.apply(row_changes(decision.facts, decision.state), decision)

@@ -13,6 +13,7 @@ from typing import Protocol
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions, DeployedProcess
 from stellwerk.actors.mailbox import Mailbox, Reply
+from stellwerk.actors.views import state_of
 from stellwerk.core.changes import NewTask, RowChanges
 from stellwerk.core.commands import (
     Command,
@@ -27,10 +28,9 @@ from stellwerk.core.commands import (
 )
 from stellwerk.core.decide import Context, Decision, NotOpen, TaskFinal, decide
 from stellwerk.core.effects import row_changes
-from stellwerk.core.evolve import fold
 from stellwerk.core.external_task import OutcomeKind
 from stellwerk.core.facts import Fact
-from stellwerk.core.history import decode_state, encode_state
+from stellwerk.core.history import encode_state
 from stellwerk.core.instance import InstanceState
 from stellwerk.errors import Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
 from stellwerk.ids import FreshIds
@@ -189,9 +189,7 @@ class InstanceActor:
         stored = await self._services.ports.store.load_instance(self.instance_id)
         self._state, self._version = None, 0
         if stored is not None:
-            state = decode_state(stored.snapshot) if stored.snapshot is not None else None
-            facts = [fact for step in stored.steps for fact in step.facts]
-            self._state, self._version = fold(None, state, facts), stored.version
+            self._state, self._version = state_of(stored), stored.version
         self._loaded = True
 
     # --- deciding --------------------------------------------------------------------------------------------------

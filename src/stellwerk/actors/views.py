@@ -175,9 +175,9 @@ async def _reason_of_end(store: Store, instance_id: str, stored: StoredInstance)
 
 
 def state_of(stored: StoredInstance) -> InstanceState:
-    """Fold what the store kept, as recovery does."""
+    """Fold what the store kept: how an actor comes back, and what people are shown."""
     snapshot = decode_state(stored.snapshot) if stored.snapshot is not None else None
-    return fold(None, snapshot, [fact for step in stored.steps for fact in step.facts])
+    return fold(snapshot, [fact for step in stored.steps for fact in step.facts])
 
 
 class EndWaiters:

@@ -27,7 +27,6 @@ from stellwerk.core.instance import (
     TokenStatus,
 )
 from stellwerk.errors import InvariantBroken
-from stellwerk.model.process import Process
 
 __all__ = ["APPLIERS", "apply", "fold", "started"]
 
@@ -37,12 +36,11 @@ _Applier: TypeAlias = Callable[..., None]
 """(state, fact of the kind under which it stands in the table)"""
 
 
-def fold(process: Process | None, state: InstanceState | None, facts: Iterable[f.Fact]) -> InstanceState:
-    """The state after `facts`. The given state is not changed. ``process`` is not needed (it may be None).
+def fold(state: InstanceState | None, facts: Iterable[f.Fact]) -> InstanceState:
+    """The state after `facts`. The given state is not changed.
 
     :raises InvariantBroken: when there is no state and the first fact is not `InstanceStarted`.
     """
-    del process
     current = state.fork() if state is not None else None
     for fact in facts:
         if current is None:

@@ -43,7 +43,7 @@ def replay(steps: Sequence[RecordedStep], at: int | None = None) -> InstanceStat
     wanted = last if at is None else at
     if not 1 <= wanted <= last:
         raise InvalidInput(f"there is no step {wanted}: the instance has steps 1 to {last} @ $.at")
-    return fold(None, None, chain.from_iterable(_in_order(steps[:wanted])))
+    return fold(None, chain.from_iterable(_in_order(steps[:wanted])))
 
 
 def _in_order(steps: Sequence[RecordedStep]) -> Iterator[Sequence[Fact]]:
