@@ -95,10 +95,10 @@ class Mailbox(Generic[T]):
         self._items.append(item)
         self._receiver.wake()
 
-    async def get_all(self, items_max: int | None = None) -> list[T]:
-        """Wait for at least one item, then take what is there, at most `items_max`."""
+    async def get_all(self) -> list[T]:
+        """Wait for at least one item, then take what is there."""
         await self.wait()
-        return self.take(items_max)
+        return self.take()
 
     async def wait(self) -> None:
         """Until there is an item."""
