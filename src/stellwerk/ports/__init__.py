@@ -47,6 +47,7 @@ from stellwerk.ports.leases import (
     ResumeSession,
     TaskLease,
 )
+from stellwerk.ports.nodes import Hint, NodeReport, NodeRow, RevokedHint
 from stellwerk.ports.reads import (
     DueTimer,
     HistoryStep,
@@ -90,6 +91,7 @@ __all__ = [
     "ExtendLease",
     "FailTask",
     "FetchAndLock",
+    "Hint",
     "HistoryStep",
     "InboxRow",
     "InstanceFilter",
@@ -103,6 +105,8 @@ __all__ = [
     "MatchedMessage",
     "MessageRow",
     "NewInstance",
+    "NodeReport",
+    "NodeRow",
     "Operation",
     "Outcome",
     "PausePoint",
@@ -120,6 +124,7 @@ __all__ = [
     "RenewLeases",
     "ResumeSession",
     "Resumed",
+    "RevokedHint",
     "RevokedLease",
     "Store",
     "StoredInstance",

@@ -31,6 +31,8 @@ class NewInstance:
     definition_id: str
     process_key: str
     business_key: str | None
+    must_be_newest: bool = False
+    """Refused (DEFINITION) when a newer version of the process is deployed (consistency.md 7)."""
 
 
 @frozen
@@ -127,6 +129,7 @@ class RefusedGuard(Enum):
     MESSAGE = "message"
     INCIDENT = "incident"
     INBOX = "inbox"
+    DEFINITION = "definition"
     DATA = "data"
     """The store could not write this changeset (a data error); its neighbours are untouched."""
 

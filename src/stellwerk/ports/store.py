@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.instants import InstantMs
 from stellwerk.ports.catalogue import DefinitionRow, DeployDefinitions, DropMessages, PruneInstances, PublishMessage
-from stellwerk.ports.changesets import Changeset, InboxRow
+from stellwerk.ports.changesets import Changeset, Committed, InboxRow, RefusedChangeset
 from stellwerk.ports.leases import (
     CheckRepeat,
     ExpireLocks,
@@ -21,6 +21,7 @@ from stellwerk.ports.leases import (
     RenewLeases,
     ResumeSession,
 )
+from stellwerk.ports.nodes import Hint, NodeReport, NodeRow
 from stellwerk.ports.reads import (
     DueTimer,
     HistoryStep,
@@ -58,7 +59,7 @@ Outcome: TypeAlias = object
 
 
 class Store(Protocol):
-    """A database behind which the engine keeps everything. Implementations: memory, SQLite (PostgreSQL later).
+    """A database behind which the engine keeps everything. Implementations: memory, SQLite, PostgreSQL.
 
     All methods raise `StoreUnavailable` when the database cannot answer; nothing was then acknowledged.
     """
@@ -67,8 +68,12 @@ class Store(Protocol):
     def file(self) -> Path | None:
         """Where everything is kept; None: in no file."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Other nodes may work on it at the same time."""
+
     async def open(self) -> None:
-        """Migrate and take the exclusive lock.
+        """Migrate, and unless it `is_shared` take the exclusive lock.
 
         :raises StoreUnavailable: naming the file and who has it, when another engine holds it.
         """
@@ -77,6 +82,14 @@ class Store(Protocol):
 
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
         """Make a batch durable: one transaction, one outcome for each operation in order."""
+
+    async def step_locked(
+        self, instance_id: str, decide: Callable[[StoredInstance | None], Changeset | None]
+    ) -> Committed | RefusedChangeset | None:
+        """Load, decide and commit in one transaction in which no other node can step the instance (consistency.md 4).
+
+        :param decide: must not block, and has no effects of its own: it may be called again. None: nothing to commit.
+        """
 
     async def load_instance(self, instance_id: str) -> StoredInstance | None: ...
 
@@ -127,6 +140,10 @@ class Store(Protocol):
     async def due_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
         """Timers due at `now_ms` (wall clock), and when the next one after them is due."""
 
+    async def claim_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
+        """As `due_timers`, for who is about to fire them: for some seconds no other node gets the same ones
+        (consistency.md 22). A hint that saves work; the version of the instance decides."""
+
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         """Messages that something waits for, in order of arrival, at most one for each subscription."""
 
@@ -176,3 +193,22 @@ class Store(Protocol):
         :param progress: called now and then with how much is done, in [0, 1].
         :raises Conflict: this store has no file, or `target` exists; StoreUnavailable: it cannot be written.
         """
+
+    # --- beside other nodes ----------------------------------------------------------------------------------------
+
+    async def standing_leases(self, leases: Sequence[tuple[str, int]]) -> Collection[tuple[str, int]]:
+        """Those of the leases (task id, fence) that the rows still know (consistency.md 18)."""
+
+    def tell(self, hint: Hint) -> None:
+        """Let the other nodes know, soon and perhaps: each hint has a poll behind it. Never blocks, never fails."""
+
+    async def hints(self) -> Hint:
+        """Wait for what other nodes told since the last call, all in one."""
+
+    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
+        """Note that this node is alive. → all nodes that were heard of lately, this one too, by id."""
+
+    async def nodes(self) -> Sequence[NodeRow]: ...
+
+    async def forget_node(self, node_id: str) -> None:
+        """It has stopped."""

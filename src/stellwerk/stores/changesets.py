@@ -55,7 +55,9 @@ def apply_changeset(tables: Tables, changeset: Changeset, now_ms: InstantMs) -> 
     """:raises DataFault: when a row cannot be written; the caller then undoes this changeset alone."""
     instance = tables.instance(changeset.instance_id, is_new=changeset.expected_version == 0)
     step = _Step(tables, changeset, now_ms)
-    refused = _guard_version(changeset, instance) or _guard_rows(step) or _guard_endings(step)
+    refused = (
+        _guard_version(changeset, instance) or _guard_definition(step) or _guard_rows(step) or _guard_endings(step)
+    )
     if refused is not None:
         return refused
     version = changeset.expected_version + 1
@@ -75,6 +77,16 @@ def _guard_version(changeset: Changeset, instance: InstanceState | None) -> Refu
     if stored == changeset.expected_version:
         return None
     return RefusedChangeset(RefusedGuard.VERSION, changeset.instance_id)
+
+
+def _guard_definition(step: _Step) -> RefusedChangeset | None:
+    new = step.changeset.new_instance
+    if new is None or not new.must_be_newest:
+        return None
+    newest = step.tables.latest_definition(new.process_key)
+    if newest is None or newest.definition_id == new.definition_id:
+        return None
+    return RefusedChangeset(RefusedGuard.DEFINITION, newest.definition_id)
 
 
 def _guard_rows(step: _Step) -> RefusedChangeset | None:

@@ -30,6 +30,7 @@ from stellwerk.ports import (
     TopicBacklog,
 )
 from stellwerk.stores import memory_listing
+from stellwerk.stores.alone import AloneStore
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.memory_tables import MemoryTables, StartSubscription, Waiting
 from stellwerk.stores.operations import apply_operation
@@ -38,7 +39,7 @@ from stellwerk.stores.tables import ROW_FAULTS, refusal_of
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore:
+class MemoryStore(AloneStore):
     """`Store` without a database; closing it keeps the rows, so that it can be opened again."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,7 +15,7 @@ from stellwerk.core.external_task import ExternalTask
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps
 from stellwerk.ports import InstanceFilter, InstanceSummary, TopicBacklog
-from stellwerk.stores.sqlite import rows
+from stellwerk.stores import rows
 from stellwerk.stores.tables import no_page_after
 
 __all__ = ["incident_counts", "instances", "tasks", "topic_backlogs"]

@@ -6,7 +6,7 @@ import sqlite3
 
 from stellwerk.instants import InstantMs
 from stellwerk.ports import KeptMessage
-from stellwerk.stores.sqlite import rows
+from stellwerk.stores import rows
 
 __all__ = ["awaited_names", "message", "waiting_messages"]
 

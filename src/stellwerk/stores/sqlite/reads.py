@@ -20,7 +20,7 @@ from stellwerk.ports import (
     ReadyScan,
     StoredInstance,
 )
-from stellwerk.stores.sqlite import rows
+from stellwerk.stores import rows
 from stellwerk.stores.sqlite.tables import select_ready_hints
 
 __all__ = [

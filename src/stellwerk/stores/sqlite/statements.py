@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stellwerk.stores.sqlite.rows import (
+from stellwerk.stores.rows import (
     ATTEMPT_COLUMNS,
     DEFINITION_COLUMNS,
     INSTANCE_COLUMNS,

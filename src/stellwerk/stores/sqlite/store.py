@@ -29,6 +29,7 @@ from stellwerk.ports import (
     ThreadRunner,
     TopicBacklog,
 )
+from stellwerk.stores.alone import AloneStore
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.operations import apply_operation
 from stellwerk.stores.sqlite import listing, messages, reads
@@ -84,7 +85,7 @@ class ExclusiveLock(Protocol):
     def release(self) -> None: ...
 
 
-class SqliteStore:
+class SqliteStore(AloneStore):
     """`Store` on the file `path`; `lock` keeps a second engine away from it.
 
     Should one get in anyway, or the file be moved or deleted, every later transaction is refused: what it would

@@ -15,8 +15,9 @@ from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserT
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.instants import InstantMs
 from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance, ReadyTask
-from stellwerk.stores.sqlite import pruning, rows
-from stellwerk.stores.sqlite.rows import SqlRow
+from stellwerk.stores import rows
+from stellwerk.stores.rows import SqlRow
+from stellwerk.stores.sqlite import pruning
 from stellwerk.stores.sqlite.statements import WRITES, Write
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
 

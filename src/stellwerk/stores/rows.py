@@ -1,4 +1,4 @@
-"""Rows of the SQLite tables as values, and back."""
+"""Rows of the databases' tables as values, and back: SQLite and PostgreSQL name their columns alike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 SqlRow: TypeAlias = tuple[Any, ...]
-"""What SQLite gives and takes: int, str, bytes, float or None in each column."""
+"""int, str, bytes, bool or None in each column."""
 
 FIXED_TASK_COLUMNS = (
     "task_id",
