@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from stellwerk.ports import Store
+from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.memory import MemoryStore
+from stellwerk.stores.postgres.dsn import PostgresConfig
+from stellwerk.stores.postgres.store import PostgresStore
 from stellwerk.stores.sqlite import SqliteStore
+from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.file_lock import FileLock
 from stellwerk.system.threads import OneThread
 from stellwerk.testing.store_contract import ManualClock, StoreContract
@@ -30,3 +35,33 @@ class TestSqliteStore(StoreContract):
 
     def make_store(self, clock: ManualClock) -> Store:
         return SqliteStore(self.path, runner=self.thread, clock=clock, lock=FileLock(self.path), synchronous="NORMAL")
+
+
+class DictatedLeaseClock(LeaseClock):
+    """The contract sets the time; the database's own cannot be."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self._high_water_ms = 0
+
+    def open(self, high_water_ms: int = 0) -> None:
+        super().open(max(high_water_ms, self._high_water_ms))
+
+    def close(self) -> None:
+        self._high_water_ms = self.now_ms()
+
+
+class TestPostgresStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def place(self, postgres_dsn: str) -> None:
+        self.dsn = postgres_dsn
+
+    def make_store(self, clock: ManualClock) -> Store:
+        return PostgresStore(
+            PostgresConfig(dsn=self.dsn),
+            clock=clock,
+            entropy=SystemEntropy(),
+            log=structlog.get_logger(),
+            node_id="contract",
+            lease_clock=DictatedLeaseClock(clock),
+        )

@@ -30,8 +30,9 @@ from stellwerk.ports import (
 )
 from stellwerk.stores.leases import attempt_for
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState, Tables
+from stellwerk.values import frozen
 
-__all__ = ["apply_changeset"]
+__all__ = ["TaskOwner", "apply_changeset", "born_leased", "task_row"]
 
 _NO_CHANGES = RowChanges()
 _STATES = {state.value: state for state in TaskState}  # `TaskState(text)` is a call of Python code
@@ -204,28 +205,40 @@ def _write_tasks(step: _Step, instance: InstanceState) -> None:
 
 def _insert_tasks(step: _Step, new_tasks: tuple[NewTask, ...], instance: InstanceState) -> None:
     births = {birth.task_id: birth for birth in step.changeset.birth_leases}
+    owner = TaskOwner(step.changeset.instance_id, instance.definition_id, instance.business_key)
     for new_task in new_tasks:
-        task = _task_row(step, new_task, instance)
+        task = task_row(new_task, owner, step.now_ms)
         birth = births.get(new_task.task_id)
         if birth is not None:
-            task = _born_leased(step, task, birth)
+            task = born_leased(task, birth, step.now_ms)
+            step.born_leased.append(task)
         step.tables.insert_task(task)
 
 
-def _task_row(step: _Step, new: NewTask, instance: InstanceState) -> ExternalTask:
+@frozen
+class TaskOwner:
+    """The instance of a new task."""
+
+    instance_id: str
+    definition_id: str
+    business_key: str | None
+
+
+def task_row(new: NewTask, owner: TaskOwner, now_ms: InstantMs) -> ExternalTask:
+    """READY."""
     return ExternalTask(
         task_id=new.task_id,
-        instance_id=step.changeset.instance_id,
+        instance_id=owner.instance_id,
         token_id=new.token_id,
         activity_id=new.activity_id,
         element_id=new.element_id,
-        definition_id=instance.definition_id,
-        business_key=instance.business_key,
+        definition_id=owner.definition_id,
+        business_key=owner.business_key,
         topic=new.topic,
         priority=new.priority,
-        created_at_ms=step.now_ms,
-        updated_at_ms=step.now_ms,
-        available_at_ms=step.now_ms,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        available_at_ms=now_ms,
         state=TaskState.READY,
         retries_left=new.retries,
         retries=new.retries,
@@ -245,9 +258,8 @@ def _task_row(step: _Step, new: NewTask, instance: InstanceState) -> ExternalTas
     )
 
 
-def _born_leased(step: _Step, task: ExternalTask, birth: BirthLease) -> ExternalTask:
-    leased, _, _ = apply_lease_command(task, TakeLease(birth.holder, birth.duration_ms), step.now_ms)
-    step.born_leased.append(leased)
+def born_leased(task: ExternalTask, birth: BirthLease, now_ms: InstantMs) -> ExternalTask:
+    leased, _, _ = apply_lease_command(task, TakeLease(birth.holder, birth.duration_ms), now_ms)
     return leased
 
 

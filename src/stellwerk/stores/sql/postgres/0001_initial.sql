@@ -88,13 +88,17 @@ CREATE TABLE stellwerk.external_tasks (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 1);
 
+-- With available_at in it, a long backlog is counted from the index alone.
 CREATE INDEX external_tasks_ready
-    ON stellwerk.external_tasks (task_type, (-priority), created_at, task_id)
+    ON stellwerk.external_tasks (task_type, (-priority), created_at, task_id) INCLUDE (available_at)
     WHERE state = 'READY' AND NOT draining AND available_at <= updated_at;
 CREATE INDEX external_tasks_backing_off ON stellwerk.external_tasks (task_type, available_at)
     WHERE state = 'READY' AND NOT draining AND available_at > updated_at;
 CREATE INDEX external_tasks_drained ON stellwerk.external_tasks (task_id) WHERE state = 'READY' AND draining;
 CREATE INDEX external_tasks_locked ON stellwerk.external_tasks (lock_expire_at, task_id) WHERE state = 'LOCKED';
+-- For lists by age: each task comes into it once, when it ends.
+CREATE INDEX external_tasks_ended ON stellwerk.external_tasks (state, created_at, task_id)
+    WHERE state NOT IN ('READY', 'LOCKED');
 CREATE INDEX external_tasks_of_instance ON stellwerk.external_tasks (process_instance);
 
 CREATE TABLE stellwerk.task_attempts (
@@ -195,8 +199,7 @@ CREATE INDEX inbox_by_arrival ON stellwerk.inbox (arrival);
 CREATE TABLE stellwerk.batches (
     batch_id uuid PRIMARY KEY,
     now_ms bigint NOT NULL,
-    refused int[],
-    leased int[]
+    refused int[]
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 
 CREATE INDEX batches_by_age ON stellwerk.batches (now_ms);

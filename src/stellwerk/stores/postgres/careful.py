@@ -1,0 +1,262 @@
+"""The careful way: operations by the shared rules of `stellwerk.stores.operations`, over rows that are locked before.
+
+A batch falls into segments, each a transaction: the longest runs of operations that go by keys, and each scan alone.
+Two nodes may do this at once. A row that both insert is a unique violation for one of them, which then does its segment
+again, sees the row, and gives the answer of the shared rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+import asyncpg
+
+from stellwerk.errors import InvariantBroken, StellwerkError
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    Changeset,
+    Committed,
+    DropMessages,
+    Operation,
+    Outcome,
+    Pruned,
+    PruneInstances,
+    RefusedChangeset,
+    RefusedGuard,
+    StoredInstance,
+)
+from stellwerk.stores.operations import PRUNED_ROWS_MAX, apply_operation
+from stellwerk.stores.postgres import reads
+from stellwerk.stores.postgres.connections import Connections
+from stellwerk.stores.postgres.faults import Fault, fault_of
+from stellwerk.stores.postgres.parameters import findable
+from stellwerk.stores.postgres.prefetch import Wanted, fetch_rows, is_scan
+from stellwerk.stores.postgres.pruning import prune
+from stellwerk.stores.postgres.tables import PostgresTables
+from stellwerk.stores.postgres.transactions import Done, transact_once
+from stellwerk.stores.tables import ROW_FAULTS, refusal_of
+
+__all__ = ["step_locked", "transact_carefully"]
+
+_TRIES_MAX = 3
+"""Of what another node inserted in the meantime: the second time it is seen."""
+_DROPPED_ROWS_MAX = 5_000
+
+_DROP_MESSAGES = """
+WITH ended AS MATERIALIZED (
+    SELECT message_id FROM stellwerk.messages WHERE expires_at_ms <= $1
+    ORDER BY expires_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+), dropped AS (
+    DELETE FROM stellwerk.messages WHERE message_id = ANY (ARRAY(SELECT message_id FROM ended)) RETURNING is_consumed
+) SELECT count(*), count(*) FILTER (WHERE NOT is_consumed) FROM dropped"""
+_LOCK_INSTANCE = "SELECT FROM stellwerk.instances WHERE instance_id = $1 FOR UPDATE"
+
+
+async def transact_carefully(
+    connections: Connections, operations: Sequence[Operation], now_ms: InstantMs | None
+) -> Sequence[Outcome]:
+    """One outcome for each operation, as if they were done one after the other.
+
+    :param now_ms: the lease clock; None: the database's, read in each transaction after its locks.
+    Raises what the driver raises, and `StoreUnavailable`: what was not answered may then be done in part, each
+    operation wholly or not at all.
+    """
+    outcomes: list[Outcome] = []
+    for segment in _segments(operations):
+        if isinstance(segment[0], DropMessages):
+            outcomes.append(await _drop_messages(connections, segment[0]))
+        else:
+            outcomes += await _do_segment(connections, segment, now_ms)
+    return outcomes
+
+
+def _segments(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+    for are_scans, run in groupby(operations, key=is_scan):
+        if are_scans:
+            yield from ([operation] for operation in run)
+        else:
+            yield list(run)
+
+
+async def _do_segment(
+    connections: Connections, operations: Sequence[Operation], now_ms: InstantMs | None
+) -> list[Outcome]:
+    """All together, which nearly always succeeds; else such that each that cannot be done is refused alone."""
+    for _ in range(_TRIES_MAX - 1):
+        try:
+            return await transact_once(connections, partial(_together, operations, now_ms), now_ms)
+        except asyncpg.UniqueViolationError:
+            continue
+        except Exception as error:
+            if not _is_of_one_operation(error):
+                raise
+            break
+    return await transact_once(connections, partial(_apart, operations, now_ms), now_ms)
+
+
+async def _together(
+    operations: Sequence[Operation], now_ms: InstantMs | None, connection: asyncpg.Connection
+) -> Done[list[Outcome]]:
+    first = operations[0]
+    if isinstance(first, PruneInstances):
+        count = await prune(connection, first.ended_before_ms, first.limit, PRUNED_ROWS_MAX)
+        return [Pruned(count)], count > 0
+    fetched = await fetch_rows(connection, operations, Wanted.by(operations), now_ms)
+    tables = PostgresTables(fetched)
+    outcomes = [apply_operation(tables, operation, fetched.now_ms) for operation in operations]
+    await tables.send(connection)
+    return outcomes, tables.has_written
+
+
+# --- a data error --------------------------------------------------------------------------------------------------
+
+
+async def _apart(
+    operations: Sequence[Operation], now_ms: InstantMs | None, connection: asyncpg.Connection
+) -> Done[list[Outcome]]:
+    """Find the operations at fault by halves, behind savepoints."""
+    if len(operations) > 1:
+        now_ms = await _lock_all(connection, operations, now_ms)
+    return await _behind_savepoint(connection, operations, now_ms)
+
+
+async def _lock_all(
+    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
+) -> InstantMs:
+    """In the common order, which the halves by themselves would not keep. → the instant for all of them."""
+    wanted = [each for each in map(_wanted_by, operations) if each is not None]
+    return (await fetch_rows(connection, (), Wanted.all_of(wanted), now_ms)).now_ms
+
+
+def _wanted_by(operation: Operation) -> Wanted | None:
+    try:
+        return Wanted.by([operation])
+    except ROW_FAULTS:
+        return None  # it will be refused
+
+
+async def _behind_savepoint(
+    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
+) -> Done[list[Outcome]]:
+    try:
+        return await _try_behind_savepoint(connection, operations, now_ms)
+    except Exception as error:
+        if not _is_of_one_operation(error):
+            raise
+        if len(operations) == 1:
+            return [_refusal(operations[0], error)], False
+    half = len(operations) // 2
+    first, first_has_written = await _behind_savepoint(connection, operations[:half], now_ms)
+    second, second_has_written = await _behind_savepoint(connection, operations[half:], now_ms)
+    return [*first, *second], first_has_written or second_has_written
+
+
+async def _try_behind_savepoint(
+    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
+) -> Done[list[Outcome]]:
+    tries = _TRIES_MAX if len(operations) == 1 else 1
+    for _ in range(tries - 1):
+        try:
+            async with connection.transaction():
+                return await _together(operations, now_ms, connection)
+        except asyncpg.UniqueViolationError:
+            continue
+    async with connection.transaction():
+        return await _together(operations, now_ms, connection)
+
+
+def _is_of_one_operation(error: Exception) -> bool:
+    """Its row cannot be written; or something that nobody foresaw, neither ours nor the database's."""
+    fault = fault_of(error)
+    return fault is Fault.DATA or (fault is Fault.MISTAKE and not isinstance(error, StellwerkError))
+
+
+def _refusal(operation: Operation, error: Exception) -> Outcome:
+    if fault_of(error) is Fault.DATA:
+        return refusal_of(operation, error)
+    return InvariantBroken(f"the store could not do {type(operation).__name__}: {type(error).__name__}: {error}")
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+
+async def _drop_messages(connections: Connections, operation: DropMessages) -> Outcome:
+    """In steps, each a transaction: nobody shall wait for all of them. → how many that still waited."""
+    waited = 0
+    try:
+        while True:
+            dropped, of_these_waited = await transact_once(connections, partial(_drop_some, operation.now_ms), None)
+            waited += of_these_waited
+            if dropped < _DROPPED_ROWS_MAX:
+                return waited
+    except Exception as error:
+        if not _is_of_one_operation(error):
+            raise
+        return _refusal(operation, error)
+
+
+async def _drop_some(ended_at_ms: InstantMs, connection: asyncpg.Connection) -> Done[tuple[int, int]]:
+    dropped, waited = await connection.fetchrow(_DROP_MESSAGES, ended_at_ms, _DROPPED_ROWS_MAX)
+    return (dropped, waited), dropped > 0
+
+
+# --- a step under lock ---------------------------------------------------------------------------------------------
+
+
+class _Undecided(Exception):
+    """`decide` raised `error`, which tells nothing about rows."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def step_locked(
+    connections: Connections,
+    instance_id: str,
+    decide: Callable[[StoredInstance | None], Changeset | None],
+    now_ms: InstantMs | None,
+) -> Committed | RefusedChangeset | None:
+    """Load, decide and commit while no other node can step the instance (consistency.md 4).
+
+    Raises what `decide` raises; else as `transact_carefully`.
+    """
+    step = partial(_decide_and_step, instance_id, decide, now_ms)
+    for tries_left in reversed(range(_TRIES_MAX)):
+        try:
+            return await transact_once(connections, step, now_ms)
+        except _Undecided as undecided:
+            raise undecided.error from None
+        except Exception as error:
+            if not _is_of_one_operation(error):
+                raise
+            if not isinstance(error, asyncpg.UniqueViolationError) or not tries_left:
+                return _refused_step(error)
+    raise AssertionError("the last try returns or raises")
+
+
+async def _decide_and_step(
+    instance_id: str,
+    decide: Callable[[StoredInstance | None], Changeset | None],
+    now_ms: InstantMs | None,
+    connection: asyncpg.Connection,
+) -> Done[Committed | RefusedChangeset | None]:
+    await connection.execute(_LOCK_INSTANCE, findable(instance_id))
+    stored = await reads.load_instance(connection, instance_id)
+    try:
+        changeset = decide(stored)
+    except Exception as error:
+        raise _Undecided(error) from error
+    if changeset is None:
+        return None, False
+    outcomes, has_written = await _together([changeset], now_ms, connection)
+    assert isinstance(outcomes[0], Committed | RefusedChangeset)
+    return outcomes[0], has_written
+
+
+def _refused_step(error: Exception) -> RefusedChangeset:
+    if fault_of(error) is not Fault.DATA:
+        raise InvariantBroken(f"the store could not do the step: {type(error).__name__}: {error}") from error
+    return RefusedChangeset(RefusedGuard.DATA, f"{type(error).__name__}: {error}")

@@ -1,0 +1,88 @@
+"""Whether the database's clock, which judges leases, was set (consistency.md 19).
+
+It is compared with monotonic time whenever somebody reads it. Set forward, it makes leases look expired whose workers
+are alive; so the sweep for expired locks pauses for as long as the clock jumped, and workers get to renew.
+"""
+
+from __future__ import annotations
+
+from stellwerk.instants import InstantMs
+from stellwerk.ports import Log
+
+__all__ = ["JUMP_MS_MIN", "PAUSE_SECONDS_MAX", "ClockWatch"]
+
+JUMP_MS_MIN = 1_000
+"""Less is taken for noise."""
+PAUSE_SECONDS_MAX = 3_600.0
+_DRIFT = 0.1
+"""How far two clocks may run apart while nobody sets them: chrony slews by up to 8.3 %."""
+
+
+class ClockWatch:
+    """Pure but for the log: all times come in."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._low_ms = self._high_ms = 0.0
+        """Where the database's clock minus monotonic time lies."""
+        self._observed_at: float | None = None
+        self._jumped_at = float("-inf")
+        self._paused_until = float("-inf")
+        self.jumps_forward = 0
+        self.jumps_backward = 0
+
+    def __repr__(self) -> str:
+        return f"ClockWatch(forward={self.jumps_forward}, backward={self.jumps_backward})"
+
+    def observe(self, now_ms: InstantMs, asked_at: float, answered_at: float) -> None:
+        """The database's clock showed `now_ms` at some moment between the two (monotonic, seconds).
+
+        Both are needed: an answer that was long on its way must not look like a jump.
+        """
+        low_ms, high_ms = now_ms - answered_at * 1000, now_ms - asked_at * 1000
+        if self._observed_at is None:
+            self._low_ms, self._high_ms, self._observed_at = low_ms, high_ms, answered_at
+        elif asked_at >= self._jumped_at:  # what was asked before the jump tells nothing about the clock after it
+            self._compare(low_ms, high_ms, answered_at, self._observed_at)
+
+    def pause_seconds(self, monotonic: float) -> float:
+        """How much longer no lock may be taken for expired; 0 when nothing is wrong."""
+        return max(0.0, self._paused_until - monotonic)
+
+    def next_sweep_ms(self, expiry_ms: InstantMs | None, now_ms: InstantMs, monotonic: float) -> InstantMs | None:
+        """When to look for expired locks again, on the database's clock.
+
+        :param expiry_ms: when the next lock expires; None: there are no locks.
+        """
+        pause_ms = self.pause_seconds(monotonic) * 1000
+        if expiry_ms is None or not pause_ms:
+            return expiry_ms
+        return max(expiry_ms, now_ms + int(pause_ms) + 1)
+
+    def _compare(self, low_ms: float, high_ms: float, answered_at: float, observed_at: float) -> None:
+        drift_ms = max(0.0, answered_at - observed_at) * 1000 * _DRIFT
+        known_low_ms, known_high_ms = self._low_ms - drift_ms, self._high_ms + drift_ms
+        jump_ms = (low_ms + high_ms - self._low_ms - self._high_ms) / 2
+        self._observed_at = max(answered_at, observed_at)
+        if low_ms > known_high_ms + JUMP_MS_MIN:
+            self._jumped_forward(jump_ms / 1000, answered_at)
+        elif high_ms < known_low_ms - JUMP_MS_MIN:
+            self._jumped_backward(-jump_ms / 1000, answered_at)
+        elif max(low_ms, known_low_ms) <= min(high_ms, known_high_ms):
+            # Both hold: a slow answer takes nothing away from what a quick one told.
+            low_ms, high_ms = max(low_ms, known_low_ms), min(high_ms, known_high_ms)
+        self._low_ms, self._high_ms = low_ms, high_ms
+
+    def _jumped_forward(self, seconds: float, at: float) -> None:
+        pause = min(PAUSE_SECONDS_MAX, self.pause_seconds(at) + seconds)
+        self._jumped_at, self._paused_until = at, at + pause
+        self.jumps_forward += 1
+        self._log.error("database clock set forward", seconds=round(seconds, 3), sweep_paused_seconds=round(pause, 3))
+
+    def _jumped_backward(self, seconds: float, at: float) -> None:
+        """Leases last longer by as much. What is taken back of a jump forward needs no pause any more."""
+        self._jumped_at = at
+        self._paused_until -= seconds
+        self.jumps_backward += 1
+        pause = self.pause_seconds(at)
+        self._log.error("database clock set back", seconds=round(seconds, 3), sweep_paused_seconds=round(pause, 3))

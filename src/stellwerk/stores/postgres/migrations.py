@@ -1,0 +1,138 @@
+"""The numbered migrations of the PostgreSQL schema, and which of them a database has seen.
+
+A migration that was released is never edited: its checksum stands in every database. One that nodes of the versions
+before can live with says so in its first line, ``-- readable from N``: whoever knows migration N may go on working.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+
+import asyncpg
+
+from stellwerk.errors import StoreUnavailable
+from stellwerk.values import frozen
+
+__all__ = ["AppliedMigration", "Migration", "known_migrations", "migrate"]
+
+_LOCK = 0x7374656C6C776572
+"""Key of the advisory lock that the nodes of one database take turns with: "stellwer"."""
+_WAIT_SECONDS = 600
+"""So long may a migration take, another node's before it included."""
+_READABLE_FROM = re.compile(r"-- readable from (\d+)\n")
+
+_REGISTER = "schema_migrations"
+_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'stellwerk')"
+_CREATE_REGISTER = """
+CREATE TABLE stellwerk.schema_migrations (
+    number bigint PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    readable_from bigint NOT NULL
+)"""
+# to_regclass() would not do: it remembers that there was no schema, until the transaction that waited for the lock ends.
+_TABLES = """
+SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'stellwerk' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
+_APPLIED = "SELECT number, checksum, readable_from FROM stellwerk.schema_migrations ORDER BY number"
+_NOTE = "INSERT INTO stellwerk.schema_migrations (number, name, checksum, readable_from) VALUES ($1, $2, $3, $4)"
+
+
+@frozen
+class Migration:
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def readable_from(self) -> int:
+        """The oldest schema whose programs can work on this one."""
+        told = _READABLE_FROM.match(self.text)
+        return int(told[1]) if told else self.number
+
+
+@frozen
+class AppliedMigration:
+    number: int
+    checksum: str
+    readable_from: int
+
+
+def known_migrations() -> Sequence[Migration]:
+    """In order; their files are named ``0001_what_it_does.sql``."""
+    folder = resources.files("stellwerk.stores").joinpath("sql", "postgres")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return [Migration(int(file.name[:4]), file.name[5:-4], file.read_text(encoding="utf-8")) for file in files]
+
+
+async def migrate(connection: asyncpg.Connection, where: str, known: Sequence[Migration] | None = None) -> None:
+    """Bring the schema up to date in one transaction; of several nodes that start at once, one does it.
+
+    :param where: names the database in errors.
+    :raises StoreUnavailable: the schema is foreign, was changed, or belongs to a later version that this one cannot
+        work beside.
+    """
+    known = known_migrations() if known is None else known
+    if await _is_up_to_date(connection, where, known):
+        return
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute(f"SET LOCAL statement_timeout = '{_WAIT_SECONDS}s'; SET LOCAL lock_timeout = 0")
+        await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock($1)", _LOCK, timeout=_WAIT_SECONDS)
+        for migration in await _missing(connection, where, known):
+            await _apply(connection, migration)
+
+
+async def _is_up_to_date(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> bool:
+    """Most starts find nothing to do, and shall wait for nobody then."""
+    if _REGISTER not in await _tables(connection):
+        return False
+    return not _unapplied(await _applied(connection), where, known)
+
+
+async def _missing(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> Sequence[Migration]:
+    tables = await _tables(connection)
+    if _REGISTER in tables:
+        return _unapplied(await _applied(connection), where, known)
+    if tables:
+        raise StoreUnavailable(f"{where} has a schema named stellwerk that is not one of this program")
+    if not await connection.fetchval(_HAS_SCHEMA):  # who may not create one in this database is given it, empty
+        await connection.execute("CREATE SCHEMA stellwerk")
+    await connection.execute(_CREATE_REGISTER)
+    return known
+
+
+async def _tables(connection: asyncpg.Connection) -> Collection[str]:
+    return {row["relname"] for row in await connection.fetch(_TABLES)}
+
+
+async def _applied(connection: asyncpg.Connection) -> Mapping[int, AppliedMigration]:
+    return {row["number"]: AppliedMigration(**row) for row in await connection.fetch(_APPLIED)}
+
+
+def _unapplied(applied: Mapping[int, AppliedMigration], where: str, known: Sequence[Migration]) -> Sequence[Migration]:
+    newest = known[-1].number
+    needed = max((migration.readable_from for migration in applied.values()), default=0)
+    if needed > newest:
+        raise StoreUnavailable(
+            f"{where} was migrated by a later version of stellwerk"
+            f" (its schema is readable from {needed}, this version knows {newest})"
+        )
+    for migration in known:
+        if migration.number in applied and applied[migration.number].checksum != migration.checksum:
+            raise StoreUnavailable(
+                f"{where} has a schema {migration.number} that is not the one of this version of stellwerk"
+            )
+    return [migration for migration in known if migration.number not in applied]
+
+
+async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
+    await connection.execute(migration.text, timeout=_WAIT_SECONDS)
+    await connection.execute(_NOTE, migration.number, migration.name, migration.checksum, migration.readable_from)

@@ -1,0 +1,412 @@
+"""What is read from PostgreSQL outside of transactions. Each function takes the connection first.
+
+Each question is one statement, so that its answer is of one moment although other nodes commit all the time. Where the
+lease clock matters, `now_ms` dictates it (for tests); None: the database's own, read within the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import asyncpg
+
+from stellwerk.core.external_task import ExternalTask, TaskAttempt
+from stellwerk.core.history import decode_facts
+from stellwerk.instants import InstantMs
+from stellwerk.ports import (
+    DefinitionRow,
+    DueTimer,
+    HistoryStep,
+    InboxRow,
+    InstanceSummary,
+    MatchedMessage,
+    ReadyScan,
+    ReadyTask,
+    StoredInstance,
+)
+from stellwerk.stores import rows
+from stellwerk.stores.postgres.parameters import Parameters, findable, least_after, where
+
+__all__ = [
+    "BACKING_OFF",
+    "DRAINED",
+    "LOCKED",
+    "READY",
+    "attempts",
+    "claim_timers",
+    "definition",
+    "definitions",
+    "draining_ready",
+    "due_timers",
+    "history",
+    "inbox",
+    "incident",
+    "incidents",
+    "instance",
+    "latest_definition",
+    "lease_now",
+    "load_instance",
+    "matched_messages",
+    "next_lock_expiry",
+    "ready_tasks",
+    "standing_leases",
+    "task",
+    "user_task",
+    "user_tasks",
+]
+
+READY = "state = 'READY' AND NOT draining AND available_at <= updated_at"
+BACKING_OFF = "state = 'READY' AND NOT draining AND available_at > updated_at"
+DRAINED = "state = 'READY' AND draining"
+LOCKED = "state = 'LOCKED'"
+"""The conditions of the partial indexes."""
+
+_BIGINT_MAX = 2**63 - 1
+
+
+# --- instances -----------------------------------------------------------------------------------------------------
+
+# The snapshot comes along with the first step only: it may be large.
+_LOAD_INSTANCE = """
+SELECT i.version, i.definition_id, i.status,
+    CASE WHEN lag(h.version) OVER (ORDER BY h.version) IS NULL THEN s.snapshot END AS snapshot,
+    h.version, h.at_ms, h.facts
+FROM stellwerk.instances i
+LEFT JOIN stellwerk.snapshots s ON s.instance_id = i.instance_id
+LEFT JOIN stellwerk.history h ON h.instance_id = i.instance_id AND h.version > coalesce(s.version, 0)
+WHERE i.instance_id = $1
+ORDER BY h.version"""
+_HISTORY = """
+SELECT version, at_ms, facts FROM stellwerk.history
+WHERE instance_id = $1 AND version > $2 ORDER BY version LIMIT $3"""
+_INSTANCE = f"SELECT {', '.join(rows.INSTANCE_COLUMNS)} FROM stellwerk.instances WHERE instance_id = $1"  # noqa: S608 -- constants, here and below
+
+
+async def load_instance(connection: asyncpg.Connection, instance_id: str) -> StoredInstance | None:
+    found = await connection.fetch(_LOAD_INSTANCE, findable(instance_id))
+    if not found:
+        return None
+    version, definition_id, status, snapshot = found[0][:4]
+    steps = tuple(_step(row[4:]) for row in found if row[4] is not None)
+    return StoredInstance(version, definition_id, status, snapshot, steps)
+
+
+async def history(
+    connection: asyncpg.Connection, instance_id: str, *, after: int = 0, limit: int | None = None
+) -> list[HistoryStep]:
+    return [_step(row) for row in await connection.fetch(_HISTORY, findable(instance_id), after, limit)]
+
+
+def _step(row: rows.SqlRow) -> HistoryStep:
+    version, at_ms, facts = row
+    return HistoryStep(version, at_ms, decode_facts(facts))
+
+
+async def instance(connection: asyncpg.Connection, instance_id: str) -> InstanceSummary | None:
+    row = await connection.fetchrow(_INSTANCE, findable(instance_id))
+    return None if row is None else rows.instance_from_row(row)
+
+
+# --- definitions ---------------------------------------------------------------------------------------------------
+
+_DEFINITIONS = f"SELECT {', '.join(rows.DEFINITION_COLUMNS)} FROM stellwerk.definitions"  # noqa: S608
+
+
+async def definition(connection: asyncpg.Connection, definition_id: str) -> DefinitionRow | None:
+    key, _, version = definition_id.rpartition(":")
+    if not version.isascii() or not version.isdigit() or len(version) > 18:
+        return None
+    statement = f"{_DEFINITIONS} WHERE process_key = $1 AND version = $2"
+    row = await connection.fetchrow(statement, findable(key), int(version))
+    return None if row is None else rows.definition_from_row(row)
+
+
+async def latest_definition(connection: asyncpg.Connection, key: str) -> DefinitionRow | None:
+    statement = f"{_DEFINITIONS} WHERE process_key = $1 ORDER BY version DESC LIMIT 1"
+    row = await connection.fetchrow(statement, findable(key))
+    return None if row is None else rows.definition_from_row(row)
+
+
+async def definitions(connection: asyncpg.Connection) -> list[DefinitionRow]:
+    found = await connection.fetch(f"{_DEFINITIONS} ORDER BY process_key, version")
+    return [rows.definition_from_row(row) for row in found]
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+_TASK = f"SELECT {', '.join(rows.TASK_COLUMNS)} FROM stellwerk.external_tasks WHERE task_id = $1"  # noqa: S608
+_ATTEMPTS = f"""
+SELECT {", ".join(rows.ATTEMPT_COLUMNS)} FROM stellwerk.task_attempts WHERE task_id = $1 ORDER BY fence"""  # noqa: S608
+# Of thousands of tasks their variables must not come along, nor be read: what is large is stored apart and compressed,
+# to a third or so.
+_HINT_COLUMNS = """
+-priority AS rank, created_at, task_id, lock_duration_ms,
+    pg_column_size(variables) * CASE WHEN pg_column_size(variables) > 2000 THEN 3 ELSE 1 END AS payload_bytes"""
+_ORDER_OF_HAND_OUT = "-priority, created_at, task_id"
+# The first row: what time it is, and when the next retry comes due.
+_READY_TASKS = f"""
+WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, stellwerk.now_ms()) AS now_ms)
+SELECT now_ms AS rank, (
+        SELECT min(available_at) FROM stellwerk.external_tasks
+        WHERE task_type = $1 AND {BACKING_OFF} AND available_at > (SELECT now_ms FROM clock)
+    ) AS created_at, NULL AS task_id, NULL::bigint AS lock_duration_ms, NULL::int AS payload_bytes
+FROM clock
+UNION ALL (
+    SELECT * FROM (
+        (SELECT {_HINT_COLUMNS} FROM stellwerk.external_tasks
+         WHERE task_type = $1 AND {READY} ORDER BY {_ORDER_OF_HAND_OUT} LIMIT $3)
+        UNION ALL
+        (SELECT {_HINT_COLUMNS} FROM stellwerk.external_tasks
+         WHERE task_type = $1 AND {BACKING_OFF} AND available_at <= (SELECT now_ms FROM clock)
+         ORDER BY {_ORDER_OF_HAND_OUT} LIMIT $3)
+    ) found ORDER BY rank, created_at, task_id LIMIT $3
+)"""  # noqa: S608
+_NEXT_LOCK_EXPIRY = f"""
+SELECT (SELECT min(lock_expire_at) FROM stellwerk.external_tasks WHERE {LOCKED}),
+    coalesce($1::bigint, stellwerk.now_ms())"""  # noqa: S608
+_DRAINING_READY = f"""
+SELECT process_instance, task_id FROM stellwerk.external_tasks WHERE {DRAINED} ORDER BY task_id LIMIT $1"""  # noqa: S608
+# By key, in a subquery of its own: with the state beside it the planner might take an index of states.
+_STANDING_LEASES = """
+SELECT asked.task_id, asked.fence
+FROM unnest($1::text[], $2::bigint[]) AS asked (task_id, fence)
+CROSS JOIN LATERAL (
+    SELECT state, lock_fence FROM stellwerk.external_tasks t WHERE t.task_id = asked.task_id OFFSET 0
+) known
+WHERE known.state = 'LOCKED' AND known.lock_fence = asked.fence"""
+
+
+async def task(connection: asyncpg.Connection, task_id: str) -> ExternalTask | None:
+    row = await connection.fetchrow(_TASK, findable(task_id))
+    return None if row is None else rows.task_from_row(row)
+
+
+async def attempts(connection: asyncpg.Connection, task_id: str) -> list[TaskAttempt]:
+    return [rows.attempt_from_row(row) for row in await connection.fetch(_ATTEMPTS, findable(task_id))]
+
+
+async def ready_tasks(connection: asyncpg.Connection, topic: str, limit: int, now_ms: InstantMs | None) -> ReadyScan:
+    first, *found = await connection.fetch(_READY_TASKS, findable(topic), now_ms, limit)
+    return ReadyScan(tuple(ReadyTask(*row) for row in found), first[1], first[0])
+
+
+async def next_lock_expiry(
+    connection: asyncpg.Connection, now_ms: InstantMs | None
+) -> tuple[InstantMs | None, InstantMs]:
+    """When the first lock runs out, or ran out, and what time it is."""
+    expiry_ms, clock_ms = await connection.fetchrow(_NEXT_LOCK_EXPIRY, now_ms)
+    return expiry_ms, clock_ms
+
+
+async def lease_now(connection: asyncpg.Connection) -> InstantMs:
+    instant: InstantMs = await connection.fetchval("SELECT stellwerk.now_ms()")
+    return instant
+
+
+async def draining_ready(connection: asyncpg.Connection, limit: int) -> list[tuple[str, str]]:
+    return [(row[0], row[1]) for row in await connection.fetch(_DRAINING_READY, limit)]
+
+
+async def standing_leases(
+    connection: asyncpg.Connection, leases: Sequence[tuple[str, int]]
+) -> Collection[tuple[str, int]]:
+    asked = [lease for lease in leases if findable(lease[0]) is not None and abs(lease[1]) <= _BIGINT_MAX]
+    found = await connection.fetch(_STANDING_LEASES, [lease[0] for lease in asked], [lease[1] for lease in asked])
+    return {(row[0], row[1]) for row in found}
+
+
+# --- timers --------------------------------------------------------------------------------------------------------
+
+_CLAIM_MS = 10_000
+"""So long a node that takes due timers keeps the others off them."""
+_DUE_TIMERS = """
+SELECT timer_id, instance_id, due_at_ms FROM stellwerk.timers ORDER BY due_at_ms, timer_id LIMIT $1"""
+# The first row: when the next timer is due that was not taken, on the wall clock as $1. One that another node has (or
+# is just about to have) is due again when that node's claim runs out.
+_CLAIM_TIMERS = f"""
+WITH clock AS MATERIALIZED (SELECT coalesce($3::bigint, stellwerk.now_ms()) AS now_ms),
+due AS MATERIALIZED (
+    SELECT timer_id FROM stellwerk.timers
+    WHERE due_at_ms <= $1 AND claimed_until_ms <= (SELECT now_ms FROM clock)
+    ORDER BY due_at_ms, timer_id LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+claimed AS (
+    UPDATE stellwerk.timers SET claimed_until_ms = (SELECT now_ms FROM clock) + {_CLAIM_MS}
+    WHERE timer_id = ANY (ARRAY(SELECT timer_id FROM due))
+    RETURNING timer_id, instance_id, due_at_ms
+)
+SELECT NULL AS timer_id, NULL AS instance_id, CASE WHEN (SELECT count(*) FROM due) < $2 THEN least(
+        (SELECT min(due_at_ms) FROM stellwerk.timers WHERE due_at_ms > $1),
+        (SELECT min($1 + CASE WHEN claimed_until_ms > now_ms THEN claimed_until_ms - now_ms ELSE {_CLAIM_MS} END)
+         FROM stellwerk.timers, clock WHERE due_at_ms <= $1 AND timer_id <> ALL (ARRAY(SELECT timer_id FROM due)))
+    ) ELSE (
+        SELECT due_at_ms FROM stellwerk.timers
+        WHERE claimed_until_ms <= (SELECT now_ms FROM clock) AND timer_id <> ALL (ARRAY(SELECT timer_id FROM due))
+        ORDER BY due_at_ms, timer_id LIMIT 1
+    ) END AS due_at_ms
+UNION ALL
+SELECT timer_id, instance_id, due_at_ms FROM claimed"""  # noqa: S608
+
+
+async def due_timers(
+    connection: asyncpg.Connection, now_ms: InstantMs, limit: int
+) -> tuple[list[DueTimer], InstantMs | None]:
+    found = [DueTimer(*row) for row in await connection.fetch(_DUE_TIMERS, limit + 1)]
+    due = [timer for timer in found[:limit] if timer.due_at_ms <= now_ms]
+    return due, found[len(due)].due_at_ms if len(found) > len(due) else None
+
+
+async def claim_timers(
+    connection: asyncpg.Connection, now_ms: InstantMs, limit: int, lease_now_ms: InstantMs | None = None
+) -> tuple[list[DueTimer], InstantMs | None]:
+    """Consistency.md 22. Writes, so it needs a connection to the primary.
+
+    :param now_ms: wall clock: what is due.
+    :param lease_now_ms: the lease clock, on which claims are; None: the database's.
+    """
+    first, *claimed = await connection.fetch(_CLAIM_TIMERS, now_ms, limit, lease_now_ms)
+    due = [DueTimer(*row) for row in claimed]
+    return sorted(due, key=lambda timer: (timer.due_at_ms, timer.timer_id)), first[2]
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+# The first message for a name and key goes to the first subscription, the second to the second, by arrival and by id:
+# two lists laid side by side, since a join of the two is a gamble with statistics that are a minute old. OFFSET 0: one
+# look at the index for each message, never a table of all subscriptions beforehand.
+_MATCHED_MESSAGES = f"""
+WITH awaited AS MATERIALIZED (
+    SELECT message_id, name, key, published_at_ms FROM stellwerk.messages m
+    WHERE NOT is_consumed AND expires_at_ms > $1 AND (
+        EXISTS (SELECT FROM stellwerk.subscriptions s WHERE s.name = m.name AND s.key = m.key OFFSET 0)
+        OR EXISTS (SELECT FROM stellwerk.start_subscriptions t WHERE t.name = m.name OFFSET 0))
+),
+listed AS MATERIALIZED (
+    SELECT name, key, count(*) AS messages,
+        array_agg(message_id ORDER BY published_at_ms, message_id) AS message_ids,
+        array_agg(published_at_ms ORDER BY published_at_ms, message_id) AS instants
+    FROM awaited GROUP BY name, key
+),
+paired AS (
+    SELECT pair.*, starting.definition_id
+    FROM listed
+    CROSS JOIN LATERAL (
+        SELECT array_agg(subscription_id ORDER BY subscription_id) AS subscription_ids,
+            array_agg(instance_id ORDER BY subscription_id) AS instance_ids
+        FROM (
+            SELECT subscription_id, instance_id FROM stellwerk.subscriptions s
+            WHERE s.name = listed.name AND s.key = listed.key
+            ORDER BY subscription_id LIMIT least(listed.messages, $2)
+        ) first
+    ) waiting
+    LEFT JOIN LATERAL (
+        SELECT definition_id FROM stellwerk.start_subscriptions t
+        WHERE t.name = listed.name ORDER BY process_key LIMIT 1
+    ) starting ON true
+    CROSS JOIN LATERAL unnest(message_ids, instants, subscription_ids, instance_ids)
+        AS pair (message_id, published_at_ms, subscription_id, instance_id)
+    WHERE pair.subscription_id IS NOT NULL OR starting.definition_id IS NOT NULL
+    ORDER BY pair.published_at_ms, pair.message_id LIMIT $2
+)
+SELECT {", ".join(f"m.{column}" for column in rows.MESSAGE_COLUMNS)},
+    instance_id, subscription_id, CASE WHEN subscription_id IS NULL THEN definition_id END
+FROM paired
+CROSS JOIN LATERAL (SELECT * FROM stellwerk.messages m WHERE m.message_id = paired.message_id OFFSET 0) m
+ORDER BY paired.published_at_ms, paired.message_id"""  # noqa: S608
+
+
+async def matched_messages(connection: asyncpg.Connection, now_ms: InstantMs, limit: int) -> list[MatchedMessage]:
+    """Each message with the first subscription that no older message takes, else with what it starts."""
+    found = await connection.fetch(_MATCHED_MESSAGES, now_ms, limit)
+    return [MatchedMessage(rows.message_from_row(row[:6]), *row[6:]) for row in found]
+
+
+# --- what waits for somebody ---------------------------------------------------------------------------------------
+
+_INCIDENT_COLUMNS = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
+_USER_TASK_COLUMNS = (
+    "user_task_id",
+    "instance_id",
+    "element_id",
+    "name",
+    "assignee",
+    "candidate_users",
+    "candidate_groups",
+    "form",
+    "variables",
+    "created_at_ms",
+    "due_at",
+)
+"""The first column of each is the key."""
+
+
+async def incidents(
+    connection: asyncpg.Connection, instance_id: str | None = None, limit: int = 1000, after: str | None = None
+) -> list[Mapping[str, object]]:
+    found = await _page(connection, "incidents", _INCIDENT_COLUMNS, instance_id, limit, after)
+    return [dict(row) for row in found]
+
+
+async def incident(connection: asyncpg.Connection, incident_id: str) -> Mapping[str, object] | None:
+    row = await _by_key(connection, "incidents", _INCIDENT_COLUMNS, incident_id)
+    return None if row is None else dict(row)
+
+
+async def user_tasks(
+    connection: asyncpg.Connection, instance_id: str | None = None, limit: int = 1000, after: str | None = None
+) -> list[Mapping[str, object]]:
+    found = await _page(connection, "user_tasks", _USER_TASK_COLUMNS, instance_id, limit, after)
+    return [_user_task(row) for row in found]
+
+
+async def user_task(connection: asyncpg.Connection, user_task_id: str) -> Mapping[str, object] | None:
+    row = await _by_key(connection, "user_tasks", _USER_TASK_COLUMNS, user_task_id)
+    return None if row is None else _user_task(row)
+
+
+def _user_task(row: Mapping[str, object]) -> Mapping[str, object]:
+    return {
+        **row,
+        "candidate_users": rows.strings_from_text(str(row["candidate_users"])),
+        "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
+        "variables": str(row["variables"]).encode(),
+    }
+
+
+async def _by_key(
+    connection: asyncpg.Connection, table: str, columns: Sequence[str], key: str
+) -> asyncpg.Record | None:
+    statement = f"SELECT {', '.join(columns)} FROM stellwerk.{table} WHERE {columns[0]} = $1"  # noqa: S608
+    return await connection.fetchrow(statement, findable(key))
+
+
+async def _page(
+    connection: asyncpg.Connection,
+    table: str,
+    columns: Sequence[str],
+    instance_id: str | None,
+    limit: int,
+    after: str | None,
+) -> list[asyncpg.Record]:
+    parameters = Parameters()
+    source = f"stellwerk.{table}"
+    if instance_id is not None:
+        # Apart, or the planner may walk along the key in the hope to meet the instance's rows soon.
+        source = f"(SELECT * FROM {source} WHERE instance_id = {parameters.add(instance_id)} OFFSET 0) of_instance"  # noqa: S608
+    conditions = [] if after is None else [f"{columns[0]} >= {parameters.add(least_after(after))}"]
+    statement = (
+        f"SELECT {', '.join(columns)} FROM {source}{where(conditions)}"  # noqa: S608
+        f" ORDER BY {columns[0]} LIMIT {parameters.add(limit)}"
+    )
+    found: list[asyncpg.Record] = await connection.fetch(statement, *parameters)
+    return found
+
+
+# --- the inbox -----------------------------------------------------------------------------------------------------
+
+_INBOX = "SELECT instance_id, dedupe_key, command FROM stellwerk.inbox ORDER BY arrival LIMIT $1"
+
+
+async def inbox(connection: asyncpg.Connection, limit: int) -> list[InboxRow]:
+    found = await connection.fetch(_INBOX, limit)
+    return [InboxRow(instance_id, dedupe_key, command.encode()) for instance_id, dedupe_key, command in found]

@@ -1,0 +1,83 @@
+"""Through pgbouncer in transaction mode: each transaction may run on another server connection."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+
+from stellwerk.errors import StoreUnavailable
+from stellwerk.stores.postgres.migrations import migrate
+from stellwerk.testing.databases import PostgresAccess
+
+
+async def test_a_pooler_that_nobody_told_of_is_named(open_link: Any, pooled_dsn: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"unsupported startup parameter.*pooler.*--listen-db"):
+        await open_link(pooled_dsn, connect_seconds_max=0.3)
+
+
+async def test_reads_and_writes_go_through_a_pooler(open_link: Any, pooled_dsn: str) -> None:
+    """More clients than the pooler has connections: prepared statements or settings of a session would be missed."""
+    links = [await open_link(pooled_dsn, is_pooled=True) for _ in range(4)]
+    connections = links[0].connections
+    await links[0].write(lambda connection: connection.execute("CREATE TABLE numbers (number int, name text)"))
+
+    async def insert(connection: Any) -> None:
+        async with connections.statement(connection):
+            await connection.execute(
+                "INSERT INTO numbers SELECT * FROM unnest($1::int[], $2::text[])", [1, 2], ["one", "two"]
+            )
+
+    async def work(link: Any) -> None:
+        for _ in range(5):
+            await link.write(insert)
+            assert await link.value("SELECT min(name) FROM numbers WHERE number = $1", 2) == "two"
+
+    async with trio.open_nursery() as nursery:
+        for link in links:
+            nursery.start_soon(work, link)
+            nursery.start_soon(work, link)
+    assert await links[0].value("SELECT count(*) FROM numbers") == 4 * 2 * 5 * 2
+
+
+async def test_transactions_have_their_limits_behind_a_pooler_too(open_link: Any, pooled_dsn: str) -> None:
+    link = await open_link(pooled_dsn, is_pooled=True, command_seconds_max=4)
+
+    async def written(connection: Any) -> object:
+        async with link.connections.transaction(connection):
+            return await connection.fetchval("SHOW statement_timeout")
+
+    assert await link.write(written) == "3600ms"
+    assert await link.value("SHOW lock_timeout") == "1800ms"
+    assert await link.value("SHOW transaction_read_only") == "on"
+
+
+async def test_a_database_is_migrated_through_a_pooler(
+    open_link: Any, postgres_server: PostgresAccess, pooler_port: int, empty_dsn: str
+) -> None:
+    dsn = f"postgresql://postgres@127.0.0.1:{pooler_port}{urlsplit(empty_dsn).path}"
+    links = [await open_link(dsn, is_pooled=True) for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for link in links:
+            nursery.start_soon(link.write, lambda connection: migrate(connection, "it"))
+    assert postgres_server.query("SELECT FROM stellwerk.schema_migrations", dsn=empty_dsn)
+
+
+async def test_listening_goes_past_the_pooler(open_link: Any, pooled_dsn: str, postgres_dsn: str) -> None:
+    link = await open_link(pooled_dsn, is_pooled=True, listen_dsn=postgres_dsn)
+    heard: list[str] = []
+    received = trio.Event()
+
+    def hear(*notice: Any) -> None:
+        heard.append(notice[-1])
+        received.set()
+
+    listening = await link.bridge.run(link.connections.listen)
+    await link.bridge.run(lambda: listening.add_listener("things", hear))
+    await link.write(lambda connection: connection.execute("NOTIFY things, 'one'"))
+    with trio.fail_after(5):
+        await received.wait()
+    assert heard == ["one"]
+    await link.bridge.run(listening.close)
