@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import cache
 from itertools import count, pairwise
 from pathlib import Path
@@ -16,11 +16,27 @@ import structlog
 import trio
 import trio.testing
 
-from stellwerk.actors.node import Node, NodeConfig, run_node
+from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
 from stellwerk.actors.session import WorkerSession
+from stellwerk.core.external_task import TaskState
 from stellwerk.errors import StoreUnavailable
 from stellwerk.limits import Limits
-from stellwerk.ports import Changeset, Operation, Outcome, PausePoint, Ports, Store
+from stellwerk.ports import (
+    Changeset,
+    Committed,
+    DueTimer,
+    Hint,
+    NodeReport,
+    NodeRow,
+    Operation,
+    Outcome,
+    PausePoint,
+    Ports,
+    ReadyScan,
+    RefusedChangeset,
+    Store,
+    StoredInstance,
+)
 from stellwerk.stores.memory import MemoryStore
 from stellwerk.stores.sqlite.store import SqliteStore
 from stellwerk.system.file_lock import FileLock
@@ -255,6 +271,7 @@ async def _start_node(
     limits: Limits | None = None,
     pause_point: PausePoint = no_pause,
     seed: int = 1,
+    config: NodeConfig | None = None,
 ) -> World:
     clock = VirtualClock()
     used = store if store is not None else GatedStore(clock)
@@ -266,8 +283,7 @@ async def _start_node(
         log=structlog.get_logger(),
         pause_point=pause_point,
     )
-    config = NodeConfig(limits=limits or Limits())
-    node: Node = await nursery.start(run_node, ports, config)
+    node: Node = await nursery.start(run_node, ports, config or NodeConfig(limits=limits or Limits()))
     return World(node, used, clock, nursery)
 
 
@@ -350,6 +366,169 @@ async def site_factory(
 @pytest.fixture
 def site(site_factory: Callable[[], Site]) -> Site:
     return site_factory()
+
+
+# --- several nodes -------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class SharedRows:
+    """What the stores of several nodes have in common."""
+
+    rows: MemoryStore
+    stores: list[SharedStore] = attrs.field(factory=list)
+    loses_hints: bool = False
+    claims: dict[str, float] = attrs.field(factory=dict)
+    """Timers, and until when nobody else gets them."""
+    reports: dict[str, tuple[NodeReport, float]] = attrs.field(factory=dict)
+
+
+class SharedStore:
+    """One node's way to the rows: each transaction takes a while to get there, and its answer to come back."""
+
+    is_shared = True
+
+    def __init__(self, shared: SharedRows) -> None:
+        self.seconds = 0.0005
+        """One way."""
+        self.scan_seconds = 0.0
+        """How long what a scan read is under way."""
+        self.told: list[Hint] = []
+        self.steps_locked = 0
+        self.steps_refused = 0
+        self._shared = shared
+        self._heard: list[Hint] = []
+        self._something_heard = trio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared.rows, name)
+
+    async def open(self) -> None:
+        if not self._shared.stores:
+            await self._shared.rows.open()
+        self._shared.stores.append(self)
+
+    async def close(self) -> None:
+        self._shared.stores.remove(self)
+
+    async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
+        await trio.sleep(self.seconds)
+        outcomes = await self._shared.rows.transact(operations)
+        self.steps_refused += sum(isinstance(outcome, RefusedChangeset) for outcome in outcomes)
+        await trio.sleep(self.seconds)
+        return outcomes
+
+    async def ready_tasks(self, topic: str, limit: int) -> ReadyScan:
+        scan = await self._shared.rows.ready_tasks(topic, limit)
+        await trio.sleep(self.scan_seconds)
+        return scan
+
+    async def load_instance(self, instance_id: str) -> StoredInstance | None:
+        await trio.sleep(self.seconds)
+        stored = await self._shared.rows.load_instance(instance_id)
+        await trio.sleep(self.seconds)
+        return stored
+
+    async def step_locked(
+        self, instance_id: str, decide: Callable[[StoredInstance | None], Changeset | None]
+    ) -> Committed | RefusedChangeset | None:
+        self.steps_locked += 1
+        await trio.sleep(self.seconds)
+        outcome = await self._shared.rows.step_locked(instance_id, decide)
+        await trio.sleep(self.seconds)
+        return outcome
+
+    async def claim_timers(self, now_ms: int, limit: int) -> tuple[Sequence[DueTimer], int | None]:
+        now, claims = trio.current_time(), self._shared.claims
+        due, next_ms = await self._shared.rows.due_timers(now_ms, limit)
+        free = [timer for timer in due if claims.get(timer.timer_id, 0) <= now]
+        claims.update({timer.timer_id: now + 10 for timer in free})
+        return free, next_ms
+
+    async def standing_leases(self, leases: Sequence[tuple[str, int]]) -> Collection[tuple[str, int]]:
+        tasks = [(await self._shared.rows.task(task_id), fence) for task_id, fence in leases]
+        return {
+            (task.task_id, fence)
+            for task, fence in tasks
+            if task is not None and task.state is TaskState.LOCKED and task.fence == fence
+        }
+
+    def tell(self, hint: Hint) -> None:
+        self.told.append(hint)
+        for other in self._shared.stores:
+            if other is not self and not self._shared.loses_hints:
+                other.hear(hint)
+
+    def hear(self, hint: Hint) -> None:
+        self._heard.append(hint)
+        self._something_heard.set()
+
+    async def hints(self) -> Hint:
+        await self._something_heard.wait()
+        heard, self._heard, self._something_heard = self._heard, [], trio.Event()
+        due = [hint.timer_due_at_ms for hint in heard if hint.timer_due_at_ms is not None]
+        return Hint(
+            topics=tuple({topic for hint in heard for topic in hint.topics}),
+            timer_due_at_ms=min(due, default=None),
+            messages=any(hint.messages for hint in heard),
+            process_keys=tuple({key for hint in heard for key in hint.process_keys}),
+            revoked=tuple(revoked for hint in heard for revoked in hint.revoked),
+            instances=tuple({instance_id for hint in heard for instance_id in hint.instances}),
+            missed=any(hint.missed for hint in heard),
+        )
+
+    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
+        self._shared.reports[report.node_id] = (report, trio.current_time())
+        return await self.nodes()
+
+    async def nodes(self) -> Sequence[NodeRow]:
+        now = trio.current_time()
+        return [
+            NodeRow(report=report, seen_ms_ago=round((now - seen) * 1000))
+            for _, (report, seen) in sorted(self._shared.reports.items())
+        ]
+
+    async def forget_node(self, node_id: str) -> None:
+        del self._shared.reports[node_id]
+
+
+@attrs.define(eq=False)
+class Nodes:
+    """Several nodes on one store, each in a nursery of its own."""
+
+    nursery: trio.Nursery
+    shared: SharedRows = attrs.field(factory=lambda: SharedRows(MemoryStore(VirtualClock())))
+    started: int = 0
+
+    def lose_hints(self) -> None:
+        """From now on."""
+        self.shared.loses_hints = True
+
+    async def start(self, *, pause_point: PausePoint = no_pause, **config: Any) -> World:
+        self.started += 1
+        identity = NodeIdentity(node_id=f"node-{self.started}", name=f"host:{self.started}")
+        world: World = await self.nursery.start(self._host, NodeConfig(identity=identity, **config), pause_point)
+        world.peers = 100 * self.started
+        return world
+
+    async def _host(self, config: NodeConfig, pause_point: PausePoint, *, task_status: trio.TaskStatus[World]) -> None:
+        async with trio.open_nursery() as nursery:
+            store: Any = SharedStore(self.shared)
+            seed = self.started
+            task_status.started(await _start_node(nursery, store, None, pause_point, seed, config))
+            await trio.sleep_forever()
+
+    def kill(self, world: World) -> None:
+        """Everything of the node stops where it stands; what was not committed is gone."""
+        world.nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def nodes(nursery: trio.Nursery) -> AsyncIterator[Nodes]:
+    """Starts nodes on one store: ``a, b = await nodes.start(), await nodes.start()``. For tests that also ask for
+    ``autojump_clock``."""
+    yield Nodes(nursery)
+    nursery.cancel_scope.cancel()
 
 
 def _flow(*paths: str) -> str:

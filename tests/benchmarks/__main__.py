@@ -11,10 +11,14 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from tests.benchmarks.children import ChildFailed
 from tests.benchmarks.core import CoreOptions, measure_core
-from tests.benchmarks.profiles import profile_core, profile_push
+from tests.benchmarks.postgres import CONTESTANTS, PostgresOptions, measure_postgres
+from tests.benchmarks.profiles import profile_core, profile_postgres, profile_push
 from tests.benchmarks.push import PushOptions, measure_push
 from tests.benchmarks.runs import STORES, Crew
-from tests.benchmarks.tables import print_core, print_profile, print_push
+from tests.benchmarks.scale import ScaleOptions
+from tests.benchmarks.tables import print_core, print_postgres, print_profile, print_push
+
+from stellwerk.testing.databases import NoServer
 
 __all__: list[str] = []
 
@@ -25,6 +29,7 @@ _Rounds: TypeAlias = Annotated[int | None, Parameter(help="Default: 5.")]
 _Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="For programs.")]
 _Directory: TypeAlias = Annotated[Path | None, Parameter(help="Where the databases are made.")]
 _MaxTasks: TypeAlias = Annotated[int, Parameter(help="Leases of one worker.")]
+_Functions: TypeAlias = Annotated[int, Parameter(help="How many lines of each list.")]
 _WIDTH = 190
 
 app = App(name="python -m tests.benchmarks", help="Benchmarks of the engine; docs/performance.md explains them.")
@@ -85,6 +90,57 @@ def core(
     _show(measure_core(options, _report), print_core, as_json=as_json)
 
 
+@app.command
+def postgres(
+    *,
+    quick: _Quick = False,
+    only: Annotated[str | None, Parameter(help=f"Separated by commas: {', '.join(CONTESTANTS)}.")] = None,
+    without_peers: Annotated[bool, Parameter(negative=(), help="Only our own.")] = False,
+    seconds: Annotated[float | None, Parameter(help="About how long one round drains. Default: 2.")] = None,
+    rounds: _Rounds = None,
+    workers: int = 4,
+    max_tasks: _MaxTasks = 32,
+    latency_tasks: Annotated[int | None, Parameter(help="In each round; 0: no latency. Default: 60.")] = None,
+    scale: Annotated[bool, Parameter(negative=(), help="Large databases too: some minutes more, 10 GB.")] = False,
+    ready_tasks: Annotated[int, Parameter(help="For --scale.")] = 1_000_000,
+    waiting_instances: Annotated[int, Parameter(help="For --scale.")] = 100_000,
+    finished_tasks: Annotated[int, Parameter(help="For --scale.")] = 1_000_000,
+    install: Annotated[bool, Parameter(help="Install peers that are missing, into the user's cache directory.")] = True,
+    peer_python: Annotated[Path | None, Parameter(help="The Python for peers. Default: the newest found.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Our engine on a private PostgreSQL, and job queues beside it: throughput, cost and latency."""
+    if workers < 2:
+        raise SystemExit("two nodes need two workers")
+    crew = Crew(workers=workers, max_tasks=max_tasks)
+    seconds, rounds = seconds or (0.5 if quick else 2.0), rounds or (1 if quick else 5)
+    options = PostgresOptions(
+        only=() if only is None else _choices(only, dict.fromkeys(CONTESTANTS)),
+        with_peers=not without_peers,
+        seconds=seconds,
+        rounds=rounds,
+        crew=crew,
+        latency_tasks=(20 if quick else 60) if latency_tasks is None else latency_tasks,
+        install=install,
+        peer_python=peer_python,
+        scale=None
+        if not scale
+        else ScaleOptions(
+            ready_tasks=ready_tasks,
+            waiting_instances=waiting_instances,
+            finished_tasks=finished_tasks,
+            seconds=seconds,
+            rounds=rounds,
+            recoveries=1 if quick else 3,
+            crew=crew,
+        ),
+    )
+    results = measure_postgres(options, _report)
+    _show(results, print_postgres, as_json=as_json)
+    if any(not each["is_peer"] for each in results["contestants"] if each["name"] in results["failed"]):
+        raise SystemExit("our own did not go through: see above")
+
+
 @profile.command(name="push")
 def _profile_push(
     *,
@@ -93,14 +149,31 @@ def _profile_push(
     instances: int = 3000,
     workers: int = 4,
     max_tasks: _MaxTasks = 32,
-    functions: Annotated[int, Parameter(help="How many lines of each list.")] = 25,
+    functions: _Functions = 25,
     directory: _Directory = None,
     as_json: _Json = False,
 ) -> None:
     """Of the engine's process and the worker's, while they drain instances."""
     crew = Crew(workers=workers, max_tasks=max_tasks)
-    results = profile_push(STORES[store], process, instances, crew, directory, _report)
+    _show_sides(profile_push(STORES[store], process, instances, crew, directory, _report), functions, as_json=as_json)
 
+
+@profile.command(name="postgres")
+def _profile_postgres(
+    *,
+    process: _Process = "chain",
+    instances: int = 3000,
+    workers: int = 4,
+    max_tasks: _MaxTasks = 32,
+    functions: _Functions = 25,
+    as_json: _Json = False,
+) -> None:
+    """The same on a private PostgreSQL."""
+    crew = Crew(workers=workers, max_tasks=max_tasks)
+    _show_sides(profile_postgres(process, instances, crew, _report), functions, as_json=as_json)
+
+
+def _show_sides(results: Mapping[str, Any], functions: int, *, as_json: bool) -> None:
     def show(console: Console, results: Mapping[str, Any]) -> None:
         for side in ("engine", "worker"):
             print_profile(console, side, results[side], results["tasks"], functions)
@@ -113,7 +186,7 @@ def _profile_core(
     *,
     variant: Literal["decisions", "core", "core-and-store", "embedded"] = "core",
     instances: int = 5000,
-    functions: Annotated[int, Parameter(help="How many lines of each list.")] = 25,
+    functions: _Functions = 25,
     as_json: _Json = False,
 ) -> None:
     """Of one of our contestants in the benchmark core."""
@@ -148,7 +221,7 @@ def _report(text: str) -> None:
 def _main() -> None:
     try:
         app()
-    except ChildFailed as failure:
+    except (ChildFailed, NoServer) as failure:
         raise SystemExit(str(failure)) from None
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -54,6 +55,15 @@ class Child:
             self._process.wait()
         self._process.stdout.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """At once, as a failing machine would."""
+        self._process.kill()
+        self._process.wait()
+
     def tell(self, **command: object) -> None:
         assert self._process.stdin is not None
         try:
@@ -61,12 +71,17 @@ class Child:
         except BrokenPipeError:
             self._raise_failed()
 
-    def answer(self) -> Any:
+    def answer(self, seconds_max: float | None = None) -> Any:
         """The next line that it writes.
 
-        :raises ChildFailed: it ended instead.
+        :raises ChildFailed: it ended instead, or wrote nothing for so long.
         """
+        assert self._process.stdout is not None
+        deadline = None if seconds_max is None else time.monotonic() + seconds_max
         while not self._lines:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise ChildFailed(f"{self._process.args!r} said nothing for {seconds_max:g} s:\n{self._tail()}")
             self._read()
         return json.loads(self._lines.popleft())
 
@@ -86,9 +101,9 @@ class Child:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         self._lines += lines
 
-    def ask(self, **command: object) -> Any:
+    def ask(self, seconds_max: float | None = None, **command: object) -> Any:
         self.tell(**command)
-        return self.answer()
+        return self.answer(seconds_max)
 
     def finish(self) -> Any:
         """Close its input, and give the last line that it writes before it ends."""
@@ -103,5 +118,7 @@ class Child:
 
     def _raise_failed(self) -> NoReturn:
         code = self._process.wait(_END_SECONDS_MAX)
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
-        raise ChildFailed(f"{self._process.args!r} ended with exit code {code}:\n{tail}")
+        raise ChildFailed(f"{self._process.args!r} ended with exit code {code}:\n{self._tail()}")
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])

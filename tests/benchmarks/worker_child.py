@@ -36,17 +36,17 @@ class _Tally:
             self.acknowledged += 1
             self.last_acknowledgement = time.monotonic()
 
-    def add_handler(self, worker: Worker, *, timed: bool) -> None:
+    def add_handler(self, worker: Worker, topic: str, *, timed: bool) -> None:
         if timed:
 
-            @worker.task(TOPIC)
+            @worker.task(topic)
             async def note(payload: object, task: Task) -> None:
                 begin = time.monotonic()
                 self.runs.append((task.process_instance_id, begin, time.monotonic()))
 
         else:
 
-            @worker.task(TOPIC)
+            @worker.task(topic)
             async def do_nothing(payload: object) -> None:
                 if self.first_start is None:
                     self.first_start = time.monotonic()
@@ -71,11 +71,11 @@ def _say(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-async def _run(url: str, workers: int, max_tasks: int, *, timed: bool, sampled: bool) -> None:
+async def _run(url: str, topic: str, workers: int, max_tasks: int, *, timed: bool, sampled: bool) -> None:
     tally = _Tally()
     made = [Worker(url, max_tasks=max_tasks) for _ in range(workers)]
     for worker in made:
-        tally.add_handler(worker, timed=timed)
+        tally.add_handler(worker, topic, timed=timed)
         worker.on_heartbeat(tally.heard)
     _say({"ready": True})
     if not await trio.to_thread.run_sync(sys.stdin.readline):
@@ -99,6 +99,7 @@ async def _run(url: str, workers: int, max_tasks: int, *, timed: bool, sampled: 
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--url", required=True)
+    arguments.add_argument("--topic", default=TOPIC)
     arguments.add_argument("--workers", type=int, default=4)
     arguments.add_argument("--max-tasks", type=int, default=32)
     arguments.add_argument("--timed", action="store_true", help="note when each handler begins and returns")
@@ -106,7 +107,8 @@ def main() -> None:
     options = arguments.parse_args()
 
     async def run() -> None:
-        await _run(options.url, options.workers, options.max_tasks, timed=options.timed, sampled=options.sampled)
+        crew = options.workers, options.max_tasks
+        await _run(options.url, options.topic, *crew, timed=options.timed, sampled=options.sampled)
 
     trio.run(run)
 

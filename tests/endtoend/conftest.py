@@ -1,4 +1,4 @@
-"""Real processes for the end-to-end tests: the engine on a SQLite file, workers beside it, and a small HTTP client."""
+"""Real processes for the end-to-end tests: engines on SQLite or PostgreSQL, workers, and a small HTTP client."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+import trio
+
+from stellwerk.core.facts import TaskCompleted, TokenEntered, VariablesSet
+from stellwerk.core.history import decode_facts
+from stellwerk.testing.databases import PostgresAccess
 
 _HERE = Path(__file__).parent
 _START_SECONDS = 30.0
@@ -22,12 +28,15 @@ _START_SECONDS = 30.0
 
 @attrs.define
 class EngineProcess:
-    """``stellwerk serve`` on a database file; after a kill it starts again on the same port."""
+    """``stellwerk serve`` on a database; after a kill it starts again on the same port."""
 
     folder: Path
     options: tuple[str, ...] = ()
     port: int = 0
     process: subprocess.Popen[str] | None = None
+    name: str = "engine"
+    dsn: str | None = None
+    """None: on a file of its own."""
 
     @property
     def url(self) -> str:
@@ -35,12 +44,17 @@ class EngineProcess:
 
     @property
     def database(self) -> Path:
-        return self.folder / "engine.db"
+        return self.folder / f"{self.name}.db"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / f"{self.name}.log").read_text()
 
     def start(self) -> None:
         self._close_output()
-        command = [sys.executable, "-m", "stellwerk", "serve", "--db", str(self.database), "--port", str(self.port)]
-        with (self.folder / "engine.log").open("a") as log:
+        database = str(self.database) if self.dsn is None else self.dsn
+        command = [sys.executable, "-m", "stellwerk", "serve", "--db", database, "--port", str(self.port)]
+        with (self.folder / f"{self.name}.log").open("a") as log:
             self.process = subprocess.Popen(
                 [*command, *self.options], stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
@@ -50,7 +64,7 @@ class EngineProcess:
                 self.port = int(line.strip().rsplit(":", 1)[1].rstrip("/"))
                 return
         self.end()
-        raise AssertionError(f"the engine did not start:\n{(self.folder / 'engine.log').read_text()}")
+        raise AssertionError(f"the engine did not start:\n{self.log}")
 
     def kill(self) -> None:
         assert self.process is not None
@@ -242,3 +256,252 @@ def workers(tmp_path: Path, engine: EngineProcess) -> Iterator[Workers]:
     for worker in started.started:
         if worker.process.poll() is None:
             worker.kill()
+
+
+# --- several engines on one PostgreSQL -------------------------------------------------------------------------------
+
+ROAMING_TOPICS = ("first", "second", "third")
+_LOCK_SECONDS = 5.0
+_REFUSED = "refused"
+"""No answer from the engine: it is down, or went down meanwhile."""
+
+
+@attrs.define
+class RoamingWorker:
+    """A process of roaming_worker.py, and what its ledger says so far."""
+
+    process: subprocess.Popen[bytes]
+    ledger_file: Path
+    log_file: Path
+    lines: list[dict[str, Any]] = attrs.field(factory=list)
+    _read_bytes: int = 0
+
+    def ledger(self, event: str) -> list[dict[str, Any]]:
+        self._read_on()
+        return [line for line in self.lines if line["event"] == event]
+
+    def count(self, event: str) -> int:
+        return len(self.ledger(event))
+
+    def _read_on(self) -> None:
+        if not self.ledger_file.exists():
+            return
+        with self.ledger_file.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        self._read_bytes += len(whole) + 1 if whole else 0
+        self.lines += [json.loads(line) for line in whole.splitlines()]
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+@attrs.define
+class Cluster:
+    """Engines on one database, and workers that go to whichever of them answers."""
+
+    folder: Path
+    server: PostgresAccess
+    nodes: list[EngineProcess] = attrs.field(factory=list)
+    workers: list[RoamingWorker] = attrs.field(factory=list)
+
+    def add_nodes(self, *dsns: str) -> None:
+        """Start one on each of these DSNs."""
+        for dsn in dsns:
+            node = EngineProcess(self.folder, name=f"engine-{len(self.nodes)}", dsn=dsn)
+            self.nodes.append(node)
+            node.start()
+
+    def add_workers(self, number: int) -> None:
+        """They begin on one node after the other; waits until all are connected."""
+        urls = [node.url for node in self.nodes]
+        for _ in range(number):
+            self.workers.append(self._new_worker(urls))
+        self.nodes[0].until(lambda: all(worker.count("connected") for worker in self.workers))
+
+    def _new_worker(self, urls: list[str]) -> RoamingWorker:
+        seed = len(self.workers)
+        ledger, log_file = self.folder / f"ledger-{seed}.jsonl", self.folder / f"worker-{seed}.log"
+        program = [sys.executable, str(_HERE / "roaming_worker.py")]
+        with log_file.open("w") as log:
+            process = subprocess.Popen(
+                [*program, str(ledger), str(seed), str(_LOCK_SECONDS), *urls],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return RoamingWorker(process, ledger, log_file)
+
+    def acknowledged(self) -> int:
+        """How many results the engine has taken, for all workers to know."""
+        return sum(worker.count("acknowledged") for worker in self.workers)
+
+    def stop(self) -> None:
+        """In order: workers first. An assertion when somebody does not go well."""
+        for worker in self.workers:
+            assert worker.stop() == 0, worker.log_file.read_text()
+        for node in self.nodes:
+            assert node.stop() == 0, node.log
+
+    def end(self) -> None:
+        """After a test: whatever state it is in."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+        for node in self.nodes:
+            node.end()
+
+
+@attrs.define
+class Load:
+    """Starts instances of the three-task process all the time, on one node after the other, until each start was
+    acknowledged; and holds in the end what was acknowledged against the database."""
+
+    cluster: Cluster
+    name: str
+    """The business key of its instances."""
+    dsn: str
+    """Of the database, for who checks."""
+    pause_seconds: float = 0.02
+    started: dict[str, str] = attrs.field(factory=dict)
+    """By request id."""
+    answers: Counter[str] = attrs.field(factory=Counter)
+    """How often each other answer came than the one hoped for."""
+    unexpected: list[object] = attrs.field(factory=list)
+    _is_over: bool = False
+
+    def deploy(self) -> None:
+        self.cluster.nodes[0].deploy_tasks("chain", topics=ROAMING_TOPICS)
+
+    # --- meanwhile -------------------------------------------------------------------------------------------------
+
+    async def start_instances(self, starter: str) -> None:
+        numbers = itertools.count(1)
+        while not self._is_over:
+            await self._start(f"{self.name}-{starter}-{next(numbers)}")
+            await trio.sleep(self.pause_seconds)
+
+    async def _start(self, request_id: str) -> None:
+        body = {"process_def_id": "chain", "business_key": self.name, "request_id": request_id}
+        for node in itertools.cycle(self.cluster.nodes[:: 1 if len(self.started) % 2 else -1]):
+            status, answer = await _ask(node, "POST", "/api/v1/process-instances", body)
+            if status == 201:
+                self.started[request_id] = answer["instance_id"]
+                return
+            if status not in (_REFUSED, 503):
+                self.unexpected.append((status, answer))
+                return
+            self.answers[_REFUSED if status == _REFUSED else answer["message"]] += 1
+            await trio.sleep(0.05)
+
+    async def progress(self, results: int, seconds: float = _START_SECONDS) -> float:
+        """Wait until so many more results were acknowledged. → how long it took"""
+        began = trio.current_time()
+        goal = self.cluster.acknowledged() + results
+        with trio.move_on_after(seconds):
+            while self.cluster.acknowledged() < goal:
+                await trio.sleep(0.02)
+            return trio.current_time() - began
+        missing = goal - self.cluster.acknowledged()
+        raise AssertionError(f"{missing} of {results} results are missing after {seconds} s: {self.troubles()}")
+
+    def troubles(self) -> str:
+        logs = "\n".join(f"--- {node.name}\n{node.log[-4000:]}" for node in self.cluster.nodes)
+        return f"answers {dict(self.answers)}, unexpected {self.unexpected[:3]}\n{logs}"
+
+    # --- in the end ------------------------------------------------------------------------------------------------
+
+    async def end(self, seconds: float = 60.0) -> None:
+        """No more starts; wait until every instance has ended."""
+        self._is_over = True
+        with trio.move_on_after(seconds):
+            while await trio.to_thread.run_sync(self._running):
+                await trio.sleep(0.1)
+            return
+        raise AssertionError(f"instances do not end: {self._running()[:10]}: {self.troubles()}")
+
+    def _running(self) -> Sequence[Any]:
+        statement = "SELECT instance_id FROM stellwerk.instances WHERE business_key = $1 AND status = 'RUNNING'"
+        return self.cluster.server.query(statement, self.name, dsn=self.dsn)
+
+    def check(self) -> None:
+        """Nothing that was acknowledged is lost, and nothing has happened twice."""
+        assert self.unexpected == []
+        instances = self._rows("SELECT instance_id, status FROM stellwerk.instances WHERE business_key = $1")
+        assert {row["status"] for row in instances} == {"COMPLETED"}
+        # A start that was repeated because its answer was lost made no second instance.
+        assert sorted(row["instance_id"] for row in instances) == sorted(self.started.values())
+        tasks = self._rows(
+            """SELECT t.* FROM stellwerk.external_tasks t JOIN stellwerk.instances i ON i.instance_id = process_instance
+            WHERE i.business_key = $1"""
+        )
+        assert Counter(row["state"] for row in tasks) == {"COMPLETED": 3 * len(instances)}
+        effects = self._effects()
+        assert effects.keys() == {row["instance_id"] for row in instances}
+        self._check_results({row["task_id"]: row for row in tasks}, effects)
+
+    def _rows(self, statement: str) -> Sequence[Any]:
+        return self.cluster.server.query(statement, self.name, dsn=self.dsn)
+
+    def _effects(self) -> dict[str, dict[str, object]]:
+        """By instance: what its variables were set to, each of them once."""
+        effects: dict[str, dict[str, object]] = {}
+        steps = self._rows(
+            """SELECT h.instance_id, h.facts FROM stellwerk.history h JOIN stellwerk.instances i USING (instance_id)
+            WHERE i.business_key = $1 ORDER BY h.instance_id, h.version"""
+        )
+        counted: Counter[tuple[str, str]] = Counter()
+        for step in steps:
+            instance_id, effect = step["instance_id"], effects.setdefault(step["instance_id"], {})
+            for fact in decode_facts(step["facts"]):
+                match fact:
+                    case TaskCompleted(task_id):
+                        counted[instance_id, task_id] += 1
+                    case TokenEntered(node_id=node_id):
+                        counted[instance_id, node_id] += 1
+                    case VariablesSet(_, variables):
+                        assert effect.keys().isdisjoint(variables), "a task has had its effect twice"
+                        effect.update(variables)
+                    case _:
+                        pass
+        assert set(counted.values()) == {1}
+        assert len(counted) == len(effects) * 8  # start, three tasks and end are entered, three tasks completed
+        return effects
+
+    def _check_results(self, tasks: dict[str, Any], effects: dict[str, dict[str, object]]) -> None:
+        done = {
+            (line["task"], line["fence"]): line for worker in self.cluster.workers for line in worker.ledger("done")
+        }
+        acknowledged = {
+            (line["task"], line["fence"])
+            for worker in self.cluster.workers
+            for line in worker.ledger("acknowledged")
+            if line["task"] in tasks
+        }
+        assert acknowledged, "the workers have done nothing"
+        assert len({task for task, _ in acknowledged}) == len(acknowledged), "a task was completed under two fences"
+        for task_id, row in tasks.items():
+            # Also where the acknowledgement itself was lost: it is what some worker has handed in.
+            line = done[task_id, row["fence"]]
+            assert effects[row["process_instance"]][line["topic"]] == line["value"]
+        assert acknowledged <= {(task_id, row["fence"]) for task_id, row in tasks.items()}
+
+
+async def _ask(node: EngineProcess, method: str, path: str, body: object) -> tuple[int | str, Any]:
+    try:
+        return await trio.to_thread.run_sync(node.ask, method, path, body)
+    except (OSError, http.client.HTTPException):
+        return _REFUSED, None
+
+
+@pytest.fixture(scope="session")
+def cluster_of() -> type[Cluster]:
+    """For who makes clusters of its own; end them."""
+    return Cluster
+
+
+@pytest.fixture(scope="session")
+def load_on() -> type[Load]:
+    return Load

@@ -9,14 +9,13 @@ import os
 import pwd
 import shutil
 import socket
-import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -30,9 +29,6 @@ from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.testing.databases import NoServer, PostgresAccess, PostgresServer
 
 T = TypeVar("T")
-
-Direction = Literal["requests", "answers"]
-
 
 # --- servers ---------------------------------------------------------------------------------------------------------
 
@@ -129,112 +125,8 @@ async def open_link() -> AsyncIterator[OpenLink]:
 # --- the network between ---------------------------------------------------------------------------------------------
 
 
-class Network:
-    """A TCP proxy in front of one port of this machine. It does what networks do.
-
-    `dsn` leads through it. `cut` breaks all connections and refuses new ones, `stall` delivers nothing but goes on
-    taking what is sent (half-open: neither side learns of it), `heal` ends both: what was held back arrives late.
-    """
-
-    def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
-        self._listener: trio.SocketListener | None = None
-        self._nursery: trio.Nursery | None = None
-        self._streams: set[trio.SocketStream] = set()
-        self._flows: dict[Direction, trio.Event] = {"requests": _set_event(), "answers": _set_event()}
-        self._is_cut = False
-        self.port = 0
-        self.accepted = 0
-        """How many connections came."""
-
-    def dsn(self, dsn: str) -> str:
-        """The same database, through this network (its server listens on 127.0.0.1)."""
-        parts = urlsplit(dsn)
-        user = parts.netloc.rpartition("@")[0] or "postgres"
-        return f"postgresql://{user}@127.0.0.1:{self.port}{parts.path}"
-
-    def cut(self) -> None:
-        self._is_cut = True
-        for stream in self._streams:
-            _reset(stream)
-
-    def stall(self, *directions: Direction) -> None:
-        """:param directions: none: both. Only ``"answers"``: what is asked is done, and nobody hears of it."""
-        for direction in directions or ("requests", "answers"):
-            self._flows[direction] = trio.Event()
-
-    def heal(self) -> None:
-        self._is_cut = False
-        for flow in self._flows.values():
-            flow.set()
-
-    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-        self.port = listener.socket.getsockname()[1]
-        await trio.serve_listeners(self._carry, [listener], task_status=_Started(task_status))
-
-    async def _carry(self, client: trio.SocketStream) -> None:
-        self.accepted += 1
-        if self._is_cut:
-            _reset(client)
-            return
-        async with client, await trio.open_tcp_stream(*self._target) as server:
-            self._streams |= {client, server}
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pump, client, server, "requests")
-                    nursery.start_soon(self._pump, server, client, "answers")
-            finally:
-                self._streams -= {client, server}
-
-    async def _pump(self, source: trio.SocketStream, sink: trio.SocketStream, direction: Direction) -> None:
-        try:
-            while data := await source.receive_some(65536):
-                await self._flows[direction].wait()
-                await sink.send_all(data)
-            await self._flows[direction].wait()
-            await sink.send_eof()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            _reset(source)
-            _reset(sink)
-
-
-class _Started:
-    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
-        self._task_status = task_status
-
-    def started(self, _listeners: object = None) -> None:
-        self._task_status.started()
-
-
-def _set_event() -> trio.Event:
-    event = trio.Event()
-    event.set()
-    return event
-
-
-def _reset(stream: trio.SocketStream) -> None:
-    """Close with RST, which is what a cut looks like to whoever still sends."""
-    if stream.socket.fileno() >= 0:
-        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        stream.socket.close()
-
-
-OpenNetwork = Callable[[PostgresServer], Awaitable[Network]]
-
-
 @pytest.fixture
-async def open_network(nursery: trio.Nursery) -> OpenNetwork:
-    async def open_one(server: PostgresServer) -> Network:
-        network = Network(("127.0.0.1", server.port))
-        await nursery.start(network.serve)
-        return network
-
-    return open_one
-
-
-@pytest.fixture
-async def network(breakable_server: PostgresServer, open_network: OpenNetwork) -> Network:
+async def network(breakable_server: PostgresServer, open_network: Callable[[PostgresServer], Awaitable[Any]]) -> Any:
     """Between the test and `breakable_server`."""
     return await open_network(breakable_server)
 
@@ -324,7 +216,10 @@ def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     return _eventually
 
 
-# --- asyncio, without trio and the bridge ------------------------------------------------------------------------------
+# --- asyncio, without trio and the bridge ----------------------------------------------------------------------------
+
+
+_SETTINGS = {"jit": "off", "lock_timeout": "10s"}
 
 
 class AsyncioDatabase:
@@ -333,7 +228,7 @@ class AsyncioDatabase:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
-        self.connection: asyncpg.Connection = self._runner.run(asyncpg.connect(dsn, server_settings={"jit": "off"}))
+        self.connection: asyncpg.Connection = self._runner.run(asyncpg.connect(dsn, server_settings=_SETTINGS))
 
     def ask(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
         """What a function answers whose first parameter is the connection."""
@@ -350,7 +245,7 @@ class AsyncioDatabase:
         """All at once, each on a connection of its own. → what they answer, in order."""
 
         async def alone(work: Callable[[asyncpg.Connection], Coroutine[Any, Any, T]]) -> T:
-            connection = await asyncpg.connect(self.dsn, server_settings={"jit": "off"})
+            connection = await asyncpg.connect(self.dsn, server_settings=_SETTINGS)
             try:
                 return await work(connection)
             finally:
@@ -366,9 +261,26 @@ class AsyncioDatabase:
         self._runner.close()
 
 
+@pytest.fixture(scope="session")
+def new_asyncio_database(
+    postgres_server: PostgresAccess,
+) -> Callable[[], AbstractContextManager[AsyncioDatabase]]:
+    """A migrated database of its own, for so long."""
+
+    @contextmanager
+    def create() -> Iterator[AsyncioDatabase]:
+        dsn = postgres_server.create_database()
+        database = AsyncioDatabase(dsn)
+        yield database
+        database.close()
+        postgres_server.drop_database(dsn)
+
+    return create
+
+
 @pytest.fixture
-def asyncio_database(postgres_dsn: str) -> Iterator[AsyncioDatabase]:
-    """A migrated database of its own."""
-    database = AsyncioDatabase(postgres_dsn)
-    yield database
-    database.close()
+def asyncio_database(
+    new_asyncio_database: Callable[[], AbstractContextManager[AsyncioDatabase]],
+) -> Iterator[AsyncioDatabase]:
+    with new_asyncio_database() as database:
+        yield database

@@ -348,22 +348,47 @@ async def test_request_sent_while_another_is_answered_is_not_lost(start_server: 
     assert (await peer.answer()).body == b"done"
 
 
-async def test_drain_closes_idle_connections_and_lets_the_others_end(start_server: StartServer) -> None:
+async def test_idle_connection_gets_one_more_answer_while_the_server_drains(start_server: StartServer) -> None:
+    """Its peer does not know yet, and the request may be on the way: to close it now would fail that request."""
+    server = await start_server(APPLICATION)
+    idle, gone = await server.connect(), await server.connect()
+    assert (await idle.ask(HELLO)).keeps_alive
+    assert (await gone.ask(HELLO)).keeps_alive
+    server.server.drain()
+    await trio.testing.wait_all_tasks_blocked()
+    await gone.stream.aclose()
+    answer = await idle.ask(HELLO)
+    assert (answer.status, answer.keeps_alive) == (200, False)
+    assert await idle.rest() == b""
+    with trio.fail_after(5):
+        await server.server.wait_quiet()
+
+
+async def test_drain_lets_the_answer_under_way_end(start_server: StartServer) -> None:
     waiting = Waiting()
     server = await start_server(waiting)
-    idle, busy = await server.connect(), await server.connect()
-    waiting.go_on.set()
-    assert (await idle.ask(HELLO)).keeps_alive
-    waiting.go_on = trio.Event()
-    waiting.begun = trio.Event()
+    busy = await server.connect()
     await busy.send(HELLO)
     with trio.fail_after(5):
         await waiting.begun.wait()
     server.server.drain()
-    assert await idle.rest() == b""
+    with trio.move_on_after(0.01) as scope:
+        await server.server.wait_quiet()
+    assert scope.cancelled_caught
     waiting.go_on.set()
     answer = await busy.answer()
     assert (answer.body, answer.keeps_alive) == (b"done", False)
+
+
+async def test_hanging_up_closes_idle_and_new_connections(start_server: StartServer) -> None:
+    server = await start_server(APPLICATION)
+    idle, new = await server.connect(), await server.connect()
+    assert (await idle.ask(HELLO)).keeps_alive
+    server.server.drain()
+    server.server.hang_up()
+    assert (await idle.rest(), await new.rest()) == (b"", b"")
+    with trio.fail_after(5):
+        await server.ended.wait()
 
 
 async def test_new_connection_gets_one_answer_while_the_server_drains(start_server: StartServer) -> None:

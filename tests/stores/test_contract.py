@@ -9,7 +9,6 @@ import pytest
 import structlog
 
 from stellwerk.ports import Store
-from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.memory import MemoryStore
 from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.stores.postgres.store import PostgresStore
@@ -17,7 +16,7 @@ from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.file_lock import FileLock
 from stellwerk.system.threads import OneThread
-from stellwerk.testing.store_contract import ManualClock, StoreContract
+from stellwerk.testing.store_contract import DictatedLeaseClock, ManualClock, StoreContract
 
 
 class TestMemoryStore(StoreContract):
@@ -35,20 +34,6 @@ class TestSqliteStore(StoreContract):
 
     def make_store(self, clock: ManualClock) -> Store:
         return SqliteStore(self.path, runner=self.thread, clock=clock, lock=FileLock(self.path), synchronous="NORMAL")
-
-
-class DictatedLeaseClock(LeaseClock):
-    """The contract sets the time; the database's own cannot be."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self._high_water_ms = 0
-
-    def open(self, high_water_ms: int = 0) -> None:
-        super().open(max(high_water_ms, self._high_water_ms))
-
-    def close(self) -> None:
-        self._high_water_ms = self.now_ms()
 
 
 class TestPostgresStore(StoreContract):

@@ -1,12 +1,16 @@
-"""The memory store and the SQLite store side by side: the same operations in any order, and always equal answers."""
+"""The memory store and another one side by side: the same operations in any order, and always equal answers."""
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import asyncpg
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -48,13 +52,17 @@ from stellwerk.ports import (
     RenewLease,
     RenewLeases,
     ResumeSession,
+    Store,
     TaskEnding,
     TaskLease,
 )
 from stellwerk.stores.memory import MemoryStore
+from stellwerk.stores.postgres.dsn import PostgresConfig
+from stellwerk.stores.postgres.store import PostgresStore
 from stellwerk.stores.sqlite import SqliteStore
+from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.file_lock import FileLock
-from stellwerk.testing.store_contract import ManualClock
+from stellwerk.testing.store_contract import DictatedLeaseClock, ManualClock
 from stellwerk.testing.store_contract.world import START_MS, new_task
 
 T = TypeVar("T")
@@ -153,26 +161,26 @@ messages = st.builds(
 
 
 class SideBySide(RuleBasedStateMachine):
-    """`known` holds versions and fences as the stores reported them last, so that most requests make sense."""
+    """`versions` are those that the stores reported last, so that most requests make sense."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory(dir=_FAST if Path(_FAST).is_dir() else None)
         self.clock = ManualClock()
-        path = Path(self.directory.name) / "engine.db"
         self.memory = MemoryStore(self.clock)
-        self.sqlite = SqliteStore(path, runner=AtOnce(), clock=self.clock, lock=FileLock(path), synchronous="NORMAL")
+        self.other = self.make_other()
         self.versions: dict[str, int] = {}
         self.waiting: list[Operation] = []
 
+    def make_other(self) -> Store:
+        raise NotImplementedError
+
     def teardown(self) -> None:
-        at_once(self.sqlite.close())
-        self.directory.cleanup()
+        at_once(self.other.close())
 
     @initialize()
     def open(self) -> None:
         at_once(self.memory.open())
-        at_once(self.sqlite.open())
+        at_once(self.other.open())
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -193,18 +201,18 @@ class SideBySide(RuleBasedStateMachine):
     def flush(self) -> None:
         operations, self.waiting = self.waiting, []
         in_memory = at_once(self.memory.transact(operations))
-        in_sqlite = at_once(self.sqlite.transact(operations))
-        assert [told(outcome) for outcome in in_memory] == [told(outcome) for outcome in in_sqlite]
+        in_other = at_once(self.other.transact(operations))
+        assert [told(outcome) for outcome in in_memory] == [told(outcome) for outcome in in_other]
         for operation, outcome in zip(operations, in_memory, strict=True):
             if isinstance(operation, Changeset) and isinstance(outcome, Committed):
                 self.versions[operation.instance_id] = outcome.version
             if isinstance(outcome, Pruned):
                 self.versions = {name: row.version for name, row in self.memory._tables.instances.items()}
 
-    def ask(self, question: Callable[[MemoryStore | SqliteStore], Coroutine[Any, Any, Any]]) -> None:
+    def ask(self, question: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
         """A page after a row that is not there is refused by both."""
-        in_memory, in_sqlite = (answer(question(store)) for store in (self.memory, self.sqlite))
-        assert in_memory == in_sqlite
+        in_memory, in_other = (answer(question(store)) for store in (self.memory, self.other))
+        assert in_memory == in_other
 
     def step(self, instance_id: str, changes: RowChanges, stale: bool = False, **fields: Any) -> None:
         version = self.versions.get(instance_id, 0)
@@ -388,13 +396,13 @@ class SideBySide(RuleBasedStateMachine):
         self.flush()
         at_once(self.memory.close())
         at_once(self.memory.open())
-        at_once(self.sqlite.close())
-        at_once(self.sqlite.open())
+        at_once(self.other.close())
+        at_once(self.other.open())
 
     @invariant()
     def everything_that_can_be_read_is_equal(self) -> None:
         if not self.waiting:
-            assert at_once(everything(self.memory)) == at_once(everything(self.sqlite))
+            assert at_once(everything(self.memory)) == at_once(everything(self.other))
 
 
 def answer(coroutine: Coroutine[Any, Any, Any]) -> object:
@@ -412,7 +420,7 @@ def told(outcome: object) -> object:
     return type(outcome) if isinstance(outcome, Exception) else outcome
 
 
-async def everything(store: MemoryStore | SqliteStore) -> list[object]:
+async def everything(store: Store) -> list[object]:
     found: list[object] = [await store.lease_now(), await store.instances(limit=2), await store.definitions()]
     for instance_id in INSTANCES:
         found += [await store.load_instance(instance_id), await store.history(instance_id)]
@@ -427,10 +435,73 @@ async def everything(store: MemoryStore | SqliteStore) -> list[object]:
     return found
 
 
-SideBySide.TestCase.settings = settings(
+class BesideSqlite(SideBySide):
+    def make_other(self) -> Store:
+        self.directory = tempfile.TemporaryDirectory(dir=_FAST if Path(_FAST).is_dir() else None)
+        path = Path(self.directory.name) / "engine.db"
+        return SqliteStore(path, runner=AtOnce(), clock=self.clock, lock=FileLock(path), synchronous="NORMAL")
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+
+class LoopOfItsOwn:
+    """A bridge to asyncio without trio: each call runs to its end."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner = runner
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self.runner.run(work())
+
+    async def close(self) -> None:
+        """The runner goes on for the next example."""
+
+
+class BesidePostgres(SideBySide):
+    dsn: ClassVar[str]
+    runner: ClassVar[asyncio.Runner]
+
+    def make_other(self) -> Store:
+        bridge = LoopOfItsOwn(self.runner)
+
+        async def open_bridge() -> LoopOfItsOwn:
+            return bridge
+
+        at_once(bridge.run(lambda: empty(self.dsn)))
+        return PostgresStore(
+            PostgresConfig(dsn=self.dsn),
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            log=structlog.get_logger(),
+            node_id="side by side",
+            lease_clock=DictatedLeaseClock(self.clock),
+            open_bridge=open_bridge,
+        )
+
+
+async def empty(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'stellwerk'")
+    names = [f"stellwerk.{row[0]}" for row in tables if row[0] != "schema_migrations"]
+    await connection.execute(f"TRUNCATE {', '.join(names)}")
+    await connection.close()
+
+
+BesideSqlite.TestCase.settings = settings(
     max_examples=100,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestSideBySide = SideBySide.TestCase
+BesidePostgres.TestCase.settings = settings(BesideSqlite.TestCase.settings, max_examples=20, stateful_step_count=30)
+TestBesideSqlite = BesideSqlite.TestCase
+
+
+class TestBesidePostgres(BesidePostgres.TestCase):  # type: ignore[valid-type,misc]
+    @pytest.fixture(autouse=True)
+    def database(self, postgres_dsn: str) -> Iterator[None]:
+        BesidePostgres.dsn = postgres_dsn
+        with asyncio.Runner() as BesidePostgres.runner:
+            yield

@@ -529,19 +529,59 @@ async def test_credentials_are_refreshed_when_the_engine_asks(
     assert (await peer.receive("authenticate"))["token"] == "second"
 
 
-async def test_goaway_lets_work_end_and_the_worker_comes_back(
+async def test_goaway_with_time_lets_work_end_and_the_worker_comes_back(
     autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
 ) -> None:
     gate = Gate(observed.worker)
     await nursery.start(observed.worker.serve)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
-    await peer.send({"type": "goaway", "reason": "restart", "within_ms": 10_000})
+    await peer.send({"type": "goaway", "reason": "the node drains", "within_ms": 3000})
     await trio.sleep(2)
     gate.open()
-    await peer.ack(await peer.receive("complete"))
-    await peer.close(1012)
-    await engine.accept_welcomed()
+    request = await peer.receive("complete")
+    assert len(engine.dials) == 1
+    await peer.ack(request)
+    await peer.drain_until_closed()
+    hello = await (await engine.accept()).welcome()
+    assert (hello["holding"], hello["session_no"]) == ([], 2)
+    assert engine.dials[1] <= 2.1
+    assert observed.error_kinds == []
+
+
+async def test_goaway_without_time_moves_what_is_held_to_the_next_session_at_once(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    """Others listen on the same address: the handler does not notice that its worker has another engine."""
+    gate = Gate(observed.worker)
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(offer())
+    await peer.receive("received")
+    await peer.send({"type": "goaway", "reason": "the node drains", "within_ms": 0})
+    await peer.drain_until_closed()
+    kept = {"task_id": "t1", "fence": 7, "lock_remaining_ms": 30_000, "lock_expires_at": ""}
+    other = await engine.accept()
+    hello = await other.welcome(kept=(kept,))
+    assert [(lease["task_id"], lease["fence"]) for lease in hello["holding"]] == [("t1", 7)]
+    assert 0.05 <= engine.dials[1] - engine.dials[0] <= 0.1
+    gate.open()
+    await other.ack(await other.receive("complete", task_id="t1", fence=7))
+    assert (observed.error_kinds, peer.count("goodbye"), peer.count("release")) == ([], 0, 0)
+
+
+async def test_goaway_of_every_engine_is_followed_by_longer_and_longer_pauses(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+) -> None:
+    """The only engine drains: whoever comes back at once, again and again, would keep it busy with that."""
+    Gate(observed.worker)
+    await nursery.start(observed.worker.serve)
+    for _ in range(6):
+        peer = await engine.accept_welcomed()
+        await peer.send({"type": "goaway", "reason": "the node drains", "within_ms": 0})
+        await peer.drain_until_closed()
+    pauses = [later - earlier for earlier, later in zip(engine.dials, engine.dials[1:], strict=False)]
+    assert all(0.05 * 2**number <= pause <= 0.1 * 2**number for number, pause in enumerate(pauses)), pauses
 
 
 async def test_fault_27_hundreds_of_lost_connections_lose_no_slot_and_no_result(

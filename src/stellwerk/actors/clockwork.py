@@ -1,7 +1,8 @@
 """The clockwork: what happens because time passes. Due timers, locks that ran out, messages that something waits for.
 
 Each service looks into the store, acts, and sleeps until the next thing is due or somebody wakes it, a second at most:
-wake-ups are hints, the poll is the net. What it finds it sends as commands; the instance's step decides.
+wake-ups are hints, the poll is the net. What it finds it sends as commands; the instance's step decides. On a shared
+store the clockwork of every node does so: timers are claimed, and of all else the guards let one node be the first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import trio
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions, start_messages
 from stellwerk.actors.instance import Envelope
-from stellwerk.actors.leases import LeaseBook
 from stellwerk.actors.mailbox import Reply
 from stellwerk.core.commands import (
     Command,
@@ -28,7 +28,15 @@ from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import CallerError, InvariantBroken, PeerError, StellwerkError
 from stellwerk.ids import derived_id
 from stellwerk.json_values import canonical_object, loads
-from stellwerk.ports import DropMessages, ExpiredLocks, ExpireLocks, LeaseAnswerKind, MatchedMessage, Ports
+from stellwerk.ports import (
+    DropMessages,
+    ExpiredLocks,
+    ExpireLocks,
+    LeaseAnswerKind,
+    MatchedMessage,
+    Ports,
+    RevokedLease,
+)
 
 __all__ = ["Clockwork", "ClockworkServices"]
 
@@ -43,10 +51,12 @@ class ClockworkServices(Protocol):
 
     ports: Ports
     committer: Committer
-    leases: LeaseBook
     definition_cache: Definitions
 
     async def post(self, instance_id: str, envelope: Envelope) -> None: ...
+
+    def lease_ended(self, task: RevokedLease, reason: str) -> None:
+        """Without the worker's doing: whoever holds it is told."""
 
     def returned(self, task: ExternalTask) -> None: ...
 
@@ -75,6 +85,11 @@ class Clockwork:
     def match_messages(self) -> None:
         self._message_wake.set()
 
+    def look_now(self) -> None:
+        """At timers and messages, whatever is known of them."""
+        self._timer_wake.set()
+        self._message_wake.set()
+
     # --- services --------------------------------------------------------------------------------------------------
 
     async def reclaim_locks(self) -> None:
@@ -95,23 +110,24 @@ class Clockwork:
             self._tell_holder(task)
             self._services.returned(task)
         for task in expired.failing:
-            self._tell_holder(task)
+            if task.task_id not in self._under_way:
+                self._tell_holder(task)
             await self._send(task.task_id, task.instance_id, _expiry_command(task))
         if not expired.returned:
             # Only tasks that their instances have to end: give them time to do so.
             await self._clock.sleep(0.05)
 
     def _tell_holder(self, task: ExternalTask) -> None:
-        held = self._services.leases.remove(task.task_id, task.fence)
-        if held is not None:
-            held.link.revoked([(task.task_id, task.fence)], "expired")
+        assert task.lease is not None
+        ended = RevokedLease(task.task_id, task.topic, task.fence, task.lease.holder)
+        self._services.lease_ended(ended, "expired")
 
     async def fire_timers(self) -> None:
         while True:
             self._timer_wake = trio.Event()
             self._next_timer_ms = None  # what is armed while the store is read must wake this loop
             now_ms = self._clock.wall_ms()
-            due, self._next_timer_ms = await self._services.ports.store.due_timers(now_ms, _BATCH)
+            due, self._next_timer_ms = await self._services.ports.store.claim_timers(now_ms, _BATCH)
             for timer in due:
                 await self._send(timer.timer_id, timer.instance_id, FireTimer(timer.timer_id))
             with trio.move_on_after(self._timer_pause(is_full=len(due) >= _BATCH)):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from stellwerk.actors.figures import BATCH_BOUNDS, SECONDS_BOUNDS, Histogram
 from stellwerk.actors.mailbox import Mailbox, MailboxClosed, Reply
 from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
@@ -30,6 +31,12 @@ class CommitterStatistics:
     operations: int = 0
     largest_batch: int = 0
     failed_transactions: int = 0
+    store_ms: float = 0.0
+    """How long the store took for the last transaction."""
+    batch_sizes: Histogram = attrs.field(factory=lambda: Histogram(BATCH_BOUNDS))
+    """Operations of each transaction."""
+    store_seconds: Histogram = attrs.field(factory=lambda: Histogram(SECONDS_BOUNDS))
+    """How long the store took for each."""
 
 
 @frozen
@@ -85,6 +92,7 @@ class Committer:
 
     async def _commit(self, requests: list[_Request]) -> None:
         await self._ports.pause_point("before-commit")
+        began = self._ports.clock.monotonic()
         try:
             outcomes = await self._ports.store.transact([request.operation for request in requests])
         except StellwerkError as error:
@@ -92,9 +100,10 @@ class Committer:
             self._tell(error)
             self._fail_all(requests, error)
             return
+        seconds = self._ports.clock.monotonic() - began
         self._tell_recovery()
         await self._ports.pause_point("after-commit")
-        self._count(len(requests))
+        self._count(len(requests), seconds)
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, InvariantBroken):
                 name = type(request.operation).__name__
@@ -126,7 +135,11 @@ class Committer:
             self._troubles_told.clear()
             self._ports.log.info("the store works again")
 
-    def _count(self, operations: int) -> None:
-        self.statistics.transactions += 1
-        self.statistics.operations += operations
-        self.statistics.largest_batch = max(self.statistics.largest_batch, operations)
+    def _count(self, operations: int, seconds: float) -> None:
+        counted = self.statistics
+        counted.transactions += 1
+        counted.operations += operations
+        counted.largest_batch = max(counted.largest_batch, operations)
+        counted.store_ms = seconds * 1000
+        counted.batch_sizes.observe(operations)
+        counted.store_seconds.observe(seconds)

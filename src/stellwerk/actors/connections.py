@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -22,6 +22,8 @@ class TopicView:
     workers: int
     free: int
     """How many more tasks they would take now."""
+    may_be_attended_elsewhere: bool = False
+    """Workers are connected to other nodes, and nothing says that none of them takes these tasks."""
 
     @property
     def topic(self) -> str:
@@ -30,7 +32,7 @@ class TopicView:
     @property
     def is_unattended(self) -> bool:
         """Tasks are READY, and nobody is there who would take them."""
-        return self.backlog.ready > 0 and not self.workers
+        return self.backlog.ready > 0 and not self.workers and not self.may_be_attended_elsewhere
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +55,11 @@ class WorkerView:
     topics: Sequence[SubscriptionView]
 
 
-def topic_views(backlogs: Iterable[TopicBacklog], sessions: Iterable[WorkerSession]) -> list[TopicView]:
+def topic_views(
+    backlogs: Iterable[TopicBacklog],
+    sessions: Iterable[WorkerSession],
+    may_be_attended_elsewhere: Callable[[str], bool] = lambda _topic: False,
+) -> list[TopicView]:
     """By name; topics that have only workers are there too."""
     subscribed: dict[str, list[Subscription]] = {}
     for subscription in _open_subscriptions(sessions):
@@ -64,6 +70,7 @@ def topic_views(backlogs: Iterable[TopicBacklog], sessions: Iterable[WorkerSessi
             backlog=waiting.get(topic) or _nothing_on(topic),
             workers=len(subscribed.get(topic, ())),
             free=sum(subscription.room for subscription in subscribed.get(topic, ())),
+            may_be_attended_elsewhere=may_be_attended_elsewhere(topic),
         )
         for topic in sorted({*waiting, *subscribed})
     ]

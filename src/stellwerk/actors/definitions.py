@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import attrs
 
 from stellwerk.actors.committer import Committer
-from stellwerk.errors import InvalidInput, InvariantBroken, LimitExceeded, NotFound, StellwerkError
+from stellwerk.errors import Conflict, InvalidInput, InvariantBroken, LimitExceeded, NotFound, StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
 from stellwerk.model.findings import capped
@@ -27,7 +27,16 @@ from stellwerk.model.process import (
 from stellwerk.model.reader import ReadResult, read_definitions
 from stellwerk.ports import DefinitionRow, DeployDefinitions, Deployed, Ports
 
-__all__ = ["Definitions", "DeployRefused", "DeployedProcess", "Deployment", "Found", "read_runnable", "start_messages"]
+__all__ = [
+    "Definitions",
+    "DeployRefused",
+    "DeployedProcess",
+    "Deployment",
+    "Found",
+    "NewerVersion",
+    "read_runnable",
+    "start_messages",
+]
 
 _PARSED_MAX = 1_000
 """Parsed definitions kept in memory; a rarely used one is read again."""
@@ -48,6 +57,10 @@ class DeployRefused(InvalidInput):
         first_file, first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         super().__init__(f"{first_file}: {first}{more}")
+
+
+class NewerVersion(Conflict):
+    """The newest version of a process was asked for, and another node deployed a newer one (consistency.md 7)."""
 
 
 @attrs.frozen
@@ -73,7 +86,7 @@ class Definitions:
         self._limits = limits
         self._parsed: OrderedDict[str, DeployedProcess] = OrderedDict()
         self._latest: dict[str, int] = {}
-        """The newest version by key."""
+        """The newest version by key. Where other nodes deploy too it is a guess that the starting step judges."""
 
     async def deploy(
         self, files: Sequence[tuple[str, bytes]], failure_policy: FailurePolicy | None, adopt_java: bool
@@ -90,13 +103,20 @@ class Definitions:
             outcome = await self._committer.submit(DeployDefinitions(tuple(rows)))
         except StellwerkError:
             # What became of the commit is not known: read the newest versions again.
-            for row in rows:
-                self._latest.pop(row.key, None)
+            self.forget_latest(row.key for row in rows)
             raise
         assert isinstance(outcome, Deployed)
         for row in outcome.definitions:
             self._deployed(row)
         return Deployment(outcome.definitions, outcome.unchanged, tuple(findings))
+
+    def forget_latest(self, keys: Iterable[str]) -> None:
+        """Other nodes may have deployed newer versions."""
+        for key in keys:
+            self._latest.pop(key, None)
+
+    def forget_all_latest(self) -> None:
+        self._latest.clear()
 
     def _deployed(self, row: DefinitionRow) -> None:
         """Two deployments at the same moment may hear of their commits in any order: the newer one counts."""
@@ -159,12 +179,17 @@ class Definitions:
 
     async def latest(self, key: str, version: int | None = None) -> DeployedProcess:
         """The newest version of process `key`, or the one that is asked for."""
-        if version is None and key not in self._latest:
-            row = await self._ports.store.latest_definition(key)
-            if row is None:
-                raise NotFound(f'no process "{key}" is deployed')
-            self._deployed(row)
-        return await self.get(f"{key}:{self._latest[key] if version is None else version}")
+        return await self.get(f"{key}:{await self._newest(key) if version is None else version}")
+
+    async def _newest(self, key: str) -> int:
+        known = self._latest.get(key)
+        if known is not None:
+            return known
+        row = await self._ports.store.latest_definition(key)
+        if row is None:
+            raise NotFound(f'no process "{key}" is deployed')
+        self._deployed(row)
+        return self._latest[key]
 
     def _parse(self, row: DefinitionRow) -> Process:
         result = read_definitions(row.xml, limits=self._limits, adopt_java=row.adopt_java)

@@ -2,6 +2,9 @@
 
 It keeps the READY tasks that it knows of in memory, in the order of hand-out, and leases them by key; the row judges.
 What it does not know (after a start, or created elsewhere) it scans from the store when it runs dry and once a second.
+
+On a shared store other nodes lease the same tasks. So it keeps fewer of them in mind, forgets those that a scan does
+not find any more, and tells the others when tasks become READY for which no worker here has room.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from stellwerk.errors import StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.ports import (
     BirthLease,
+    Hint,
     LeaseAnswer,
     LeaseAnswerKind,
     LeaseTasks,
@@ -37,6 +41,11 @@ from stellwerk.wire.session import renewal_margin_ms
 __all__ = ["DispatcherServices", "DispatcherStatistics", "TopicDispatcher"]
 
 SCAN_EVERY_SECONDS = 1.0
+_SCANS_APART_SECONDS = 0.02
+_SCANS_APART_TIMES = 2.0
+"""At least so long, and so often as long as the last scan took, lies between two scans that other nodes cause."""
+_SHARED_HINTS_MAX = 1_000
+"""Many nodes read the same tasks ahead: the more, the more of them are gone when their turn comes."""
 _NEVER = float("inf")
 _RENEWALS_MIN = 1_000
 """Entries of the heap of renewals before those of ended leases are sought: locks may last much longer than work."""
@@ -77,6 +86,12 @@ class TopicDispatcher:
         self._known: set[str] = set()
         self._dry = False
         self._scan_at = 0.0
+        self._scanned_at = 0.0
+        self._scan_pause = 0.0
+        self._scan_is_asked = False
+        self._is_shared = services.ports.store.is_shared
+        self._has_news = False
+        """Tasks became READY here since it was last looked whether other nodes should know."""
         self._renewals: list[tuple[float, str, int]] = []
         self._renewals_max = _RENEWALS_MIN
         self._wakened = trio.Event()
@@ -131,8 +146,22 @@ class TopicDispatcher:
         self.filters.subscriptions_changed(self._ready)
         self.wake()
 
+    def scan_soon(self) -> None:
+        """Another node told of READY tasks. Until they are seen nothing is leased at birth: it would overtake them."""
+        self._scan_is_asked = True
+        self._plan_asked_scan()
+        self.wake()
+
+    def _plan_asked_scan(self) -> None:
+        self._dry = False
+        self._scan_at = min(self._scan_at, self._scanned_at + self._scan_pause)
+
     def task_ready(self, hint: ReadyTask) -> None:
-        """A task became READY and is available now."""
+        """A task became READY in this node and is available now."""
+        self._has_news = True
+        self._keep(hint)
+
+    def _keep(self, hint: ReadyTask) -> None:
         if hint.task_id in self._known:
             return
         if len(self._ready) >= self._hints_max:
@@ -164,6 +193,8 @@ class TopicDispatcher:
         """
         if self._ready or not self._dry:
             return None
+        if self._is_shared and self._clock.monotonic() > self._scan_at:
+            return None  # what other nodes left was not looked at for long
         subscription = _roomiest(held for held in self._subscriptions.values() if held.filter is None)
         if subscription is None:
             return None
@@ -187,7 +218,15 @@ class TopicDispatcher:
                 await self._scan()
             await self._renew_due()
             if not await self._hand_out():
+                if self._is_shared:
+                    self._tell_others()
                 await self._wait()
+
+    def _tell_others(self) -> None:
+        """Of tasks that became READY here and that nobody here can take now."""
+        if self._has_news and self._ready:
+            self._services.ports.store.tell(Hint(topics=(self.topic,)))
+        self._has_news = False
 
     async def _wait(self) -> None:
         now = self._clock.monotonic()
@@ -208,30 +247,44 @@ class TopicDispatcher:
     def _hints_max(self) -> int:
         """While a subscription filters there may be many tasks that nobody takes now, and it must see past them."""
         limits = self._services.limits
-        return limits.filtered_hints_max if self.filters.are_active else limits.ready_hints_max
+        if self.filters.are_active:
+            return limits.filtered_hints_max
+        return min(limits.ready_hints_max, _SHARED_HINTS_MAX) if self._is_shared else limits.ready_hints_max
 
     async def _scan(self) -> None:
         limit = self._hints_max
-        known = tuple(self._ready) if self.filters.are_active else ()
+        known = tuple(self._ready) if self.filters.are_active or self._is_shared else ()
+        self._scan_is_asked = False
+        began = self._clock.monotonic()
         scan = await self._services.ports.store.ready_tasks(self.topic, limit)
         self._dry = len(scan.tasks) < limit
         # Seldom while there is much to read: what happens in this engine is told at once.
         size = max(1.0, len(scan.tasks) / self._services.limits.ready_hints_max)
-        self._scan_at = self._clock.monotonic() + SCAN_EVERY_SECONDS * size
+        self._scanned_at = self._clock.monotonic()
+        self._scan_pause = max(_SCANS_APART_SECONDS, (self._scanned_at - began) * _SCANS_APART_TIMES)
+        self._scan_at = self._scanned_at + SCAN_EVERY_SECONDS * size
         if scan.next_available_ms is not None:
             due = self._clock.monotonic() + max(0, scan.next_available_ms - scan.now_ms) / 1000
             self._scan_at = min(self._scan_at, due)
-        if self._dry and self.filters.are_active:
+        if known and (self._dry or not self.filters.are_active):
             self._forget_gone(known, scan)
         for hint in scan.tasks:
-            self.task_ready(hint)
+            self._keep(hint)
+        if self._scan_is_asked:  # meanwhile: this one may have come too early
+            self._plan_asked_scan()
 
     def _forget_gone(self, known: Sequence[ReadyTask], scan: ReadyScan) -> None:
-        """Tasks that ended while nobody took them. Without filters an attempt to lease them finds that out."""
+        """Tasks that ended, or that other nodes leased, while nobody took them. On a store of one's own and without
+        filters an attempt to lease them finds that out."""
         still_there = {hint.task_id for hint in scan.tasks}
-        for hint in known:
-            if hint.task_id not in still_there:
+        gone = [hint for hint in known if hint.task_id not in still_there]
+        if self.filters.are_active:
+            for hint in gone:
                 self._remove(hint)
+        elif gone:
+            self._known.difference_update(hint.task_id for hint in gone)
+            self._ready = [hint for hint in self._ready if hint.task_id in self._known]
+            heapq.heapify(self._ready)
 
     def _remove(self, hint: ReadyTask) -> None:
         self._known.discard(hint.task_id)
@@ -264,7 +317,10 @@ class TopicDispatcher:
                 pick.subscription.end_reservation(pick.task.task_id)
         assert isinstance(tasks, tuple)
         leased = [(task, pick.subscription) for task, pick in zip(tasks, picks, strict=True) if task is not None]
-        self.statistics.refused += len(picks) - len(leased)
+        refused = len(picks) - len(leased)
+        self.statistics.refused += refused
+        if self._is_shared and refused > len(leased):
+            self._plan_asked_scan()  # other nodes are ahead: most of what is known here is gone
         await self._services.ports.pause_point("after-lease")
         self._deliver(leased, began)
         return True

@@ -1,8 +1,11 @@
-"""The process instance as an actor: it alone owns its tokens and takes one batch of commands at a time.
+"""The process instance as an actor: on its node it alone owns its tokens and takes one batch of commands at a time.
 
 Decide, hand a changeset to the committer, answer after the commit is durable. On a refused guard the step never
 happened: the state of before is still there (deciding changes no state), the one command is refused and the others are
 decided again; after a stale version the state is thrown away and loaded anew.
+
+On a shared store other nodes may step the same instance. Then what stands here is a guess that the commit's version
+guard judges; a refusal, which no commit follows, is only given on a state that was read since the command came.
 """
 
 from __future__ import annotations
@@ -11,36 +14,24 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.definitions import Definitions, DeployedProcess
+from stellwerk.actors.definitions import Definitions, DeployedProcess, NewerVersion
 from stellwerk.actors.mailbox import Mailbox, Reply
+from stellwerk.actors.steps import Envelope, Step, answer_lease, endings_of, messages_of, repeat_of, subjects_of
 from stellwerk.actors.views import state_of
 from stellwerk.core.changes import NewTask, RowChanges
-from stellwerk.core.commands import (
-    Command,
-    CompleteTask,
-    CorrelateMessage,
-    EndDraining,
-    EndTaskInFailure,
-    FireTimer,
-    ResolveIncident,
-    StartInstance,
-    ThrowBpmnError,
-)
-from stellwerk.core.decide import Context, Decision, NotOpen, TaskFinal, decide
+from stellwerk.core.commands import EndDraining, StartInstance
+from stellwerk.core.decide import Context, NotOpen, decide
 from stellwerk.core.effects import row_changes
-from stellwerk.core.external_task import OutcomeKind
 from stellwerk.core.facts import Fact
 from stellwerk.core.history import encode_state
 from stellwerk.core.instance import InstanceState
-from stellwerk.errors import Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
+from stellwerk.errors import Conflict, InvariantBroken, NotFound, StellwerkError
 from stellwerk.ids import FreshIds
-from stellwerk.json_values import dumps
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
 from stellwerk.ports import (
     BirthLease,
     Changeset,
-    CheckRepeat,
     Committed,
     LeaseAnswer,
     LeaseAnswerKind,
@@ -48,24 +39,20 @@ from stellwerk.ports import (
     Ports,
     RefusedChangeset,
     RefusedGuard,
+    StoredInstance,
     TaskEnding,
 )
 from stellwerk.values import frozen
 
 __all__ = ["Births", "Envelope", "InstanceActor", "InstanceServices", "StepListener"]
 
+_LOCKED_AFTER_REFUSALS = 3
+"""Refused so often in a row for its version, a step is decided under the instance's lock: nodes that step a wide
+instance would refuse each other for ever otherwise (consistency.md 4)."""
 _STALE_VERSIONS_MAX = 10
-"""A step refused so often for its version meets a fault, not a rival."""
+"""A step refused so often for its version, also under the lock, meets a fault, not a rival."""
 _SNAPSHOT_EVERY_STEPS = 100
 """A reload folds at most so many steps."""
-
-
-@frozen
-class Envelope:
-    """A command and whom to tell. The reply's value is a `LeaseAnswerKind` for requests of workers, else None."""
-
-    command: Command
-    reply: Reply[LeaseAnswerKind]
 
 
 class Births(Protocol):
@@ -99,17 +86,6 @@ class InstanceServices:
     lock_expiries_max: int
     ids: FreshIds
     """One source for all: drawing a new one costs more than all the ids of a step."""
-
-
-@frozen
-class _Step:
-    """What a batch of commands comes to."""
-
-    accepted: tuple[Envelope, ...]
-    refused: tuple[tuple[Envelope, StellwerkError], ...]
-    facts: tuple[Fact, ...]
-    endings: tuple[TaskEnding, ...]
-    state: InstanceState | None
 
 
 class InstanceActor:
@@ -160,15 +136,23 @@ class InstanceActor:
     async def _step_until_settled(self, envelopes: list[Envelope]) -> None:
         stale = 0
         batch = len(envelopes)
+        is_current = not self._services.ports.store.is_shared
         while pending := [envelope for envelope in envelopes if not envelope.reply.answered]:
-            await self._load()
-            step = await self._decide(pending[:batch])
-            if not step.accepted:
+            if stale < _LOCKED_AFTER_REFUSALS:
+                is_current |= await self._load()
+                step = await self._decide(pending[:batch])
+                if not (step.accepted or is_current):
+                    self._loaded = False  # another node may have gone on: refuse nothing before that was looked at
+                    continue
+                outcome = await self._commit(step) if step.accepted else None
+            else:
+                step, outcome = await self._step_locked(pending[:batch])
+            if outcome is None:
                 await self._refuse(step.refused)
-                continue
-            outcome = await self._commit(step)
-            if isinstance(outcome, Committed):
+            elif isinstance(outcome, Committed):
                 await self._settle(step)
+                is_current = True
+                stale = 0
                 batch *= 2
             elif outcome.guard is RefusedGuard.VERSION:
                 self._loaded = False
@@ -183,14 +167,20 @@ class InstanceActor:
 
     # --- loading ---------------------------------------------------------------------------------------------------
 
-    async def _load(self) -> None:
+    async def _load(self) -> bool:
+        """Unless that was done before. True: it was done now."""
         if self._loaded:
-            return
-        stored = await self._services.ports.store.load_instance(self.instance_id)
-        self._state, self._version = None, 0
-        if stored is not None:
+            return False
+        self._take(await self._services.ports.store.load_instance(self.instance_id))
+        return True
+
+    def _take(self, stored: StoredInstance | None) -> None:
+        if stored is None:
+            self._state, self._version, self._deployed = None, 0, None
+        else:
             self._state, self._version = state_of(stored), stored.version
-        self._loaded = True
+        # One that is not there may be started by another node at any time.
+        self._loaded = stored is not None or not self._services.ports.store.is_shared
 
     # --- deciding --------------------------------------------------------------------------------------------------
 
@@ -226,8 +216,10 @@ class InstanceActor:
                 return await self._services.definitions.get(envelope.command.definition_id)
         raise NotFound(f"there is no instance {self.instance_id}")
 
-    async def _decide(self, envelopes: Sequence[Envelope]) -> _Step:
-        context = await self._context(envelopes)
+    async def _decide(self, envelopes: Sequence[Envelope]) -> Step:
+        return self._decide_in(await self._context(envelopes), envelopes)
+
+    def _decide_in(self, context: Context, envelopes: Sequence[Envelope]) -> Step:
         state = self._state
         accepted: list[Envelope] = []
         refused: list[tuple[Envelope, StellwerkError]] = []
@@ -248,12 +240,12 @@ class InstanceActor:
             state = decision.state
             accepted.append(envelope)
             facts += decision.facts
-            endings += _endings(envelope.command, decision)
-        return _Step(tuple(accepted), tuple(refused), tuple(facts), tuple(endings), state)
+            endings += endings_of(envelope.command, decision)
+        return Step(tuple(accepted), tuple(refused), tuple(facts), tuple(endings), state)
 
     # --- committing ------------------------------------------------------------------------------------------------
 
-    async def _commit(self, step: _Step) -> Committed | RefusedChangeset:
+    async def _commit(self, step: Step) -> Committed | RefusedChangeset:
         assert step.state is not None
         services = self._services
         changes = row_changes(step.facts, step.state)
@@ -268,12 +260,39 @@ class InstanceActor:
             services.births.give_back(births)
             return outcome
         assert isinstance(outcome, Committed)
-        self._state, self._version = step.state, outcome.version
-        self._tell(step.state, changes, outcome, began)
+        self._committed(step.state, changes, outcome, began)
         services.births.give_back(births)
+        return outcome
+
+    async def _step_locked(self, envelopes: Sequence[Envelope]) -> tuple[Step, Committed | RefusedChangeset | None]:
+        """Load, decide and commit while no other node can step the instance. None: nothing was accepted.
+
+        Nothing is leased at birth here: deciding must have no effects of its own.
+        """
+        await self._load()
+        context = await self._context(envelopes)
+        decided: list[tuple[Step, RowChanges]] = []
+
+        def decide_on(stored: StoredInstance | None) -> Changeset | None:
+            self._take(stored)
+            step = self._decide_in(context, envelopes)
+            changes = row_changes(step.facts, step.state) if step.state is not None else RowChanges()
+            decided.append((step, changes))
+            return self._changeset(step, changes, ()) if step.accepted else None
+
+        began = self._services.ports.clock.monotonic()
+        outcome = await self._services.ports.store.step_locked(self.instance_id, decide_on)
+        step, changes = decided[-1]
+        if isinstance(outcome, Committed):
+            assert step.state is not None
+            self._committed(step.state, changes, outcome, began)
+        return step, outcome
+
+    def _committed(self, state: InstanceState, changes: RowChanges, outcome: Committed, began: float) -> None:
+        self._state, self._version = state, outcome.version
+        self._tell(state, changes, outcome, began)
         for task_id in outcome.drained_ready:
             self.mailbox.put_unbounded(Envelope(EndDraining(task_id), Reply()))
-        return outcome
 
     def _tell(self, state: InstanceState, changes: RowChanges, committed: Committed, began: float) -> None:
         """Hints, each with a poll behind it: the step is durable, so no fault there may refuse the requests."""
@@ -282,11 +301,10 @@ class InstanceActor:
         except Exception:
             self._services.ports.log.exception("a step was not told to all", instance=self.instance_id)
 
-    def _changeset(self, step: _Step, changes: RowChanges, births: tuple[BirthLease, ...]) -> Changeset:
+    def _changeset(self, step: Step, changes: RowChanges, births: tuple[BirthLease, ...]) -> Changeset:
         state = step.state
         assert state is not None
         started = self._version == 0
-        key = state.definition_id.rpartition(":")[0]
         snapshot_due = (self._version + 1) % _SNAPSHOT_EVERY_STEPS == 0
         return Changeset(
             instance_id=self.instance_id,
@@ -294,16 +312,16 @@ class InstanceActor:
             at_ms=self._services.ports.clock.wall_ms(),
             facts=step.facts,
             changes=changes,
-            new_instance=NewInstance(state.definition_id, key, state.business_key) if started else None,
+            new_instance=_new_instance(step, state) if started else None,
             endings=step.endings,
             birth_leases=births,
-            messages_consumed=tuple(_messages(step.accepted)),
+            messages_consumed=tuple(messages_of(step.accepted)),
             snapshot=encode_state(state) if snapshot_due else None,
         )
 
     # --- answering -------------------------------------------------------------------------------------------------
 
-    async def _settle(self, step: _Step) -> None:
+    async def _settle(self, step: Step) -> None:
         for envelope in step.accepted:
             try:
                 envelope.reply.set(LeaseAnswerKind.DONE)
@@ -315,116 +333,34 @@ class InstanceActor:
     async def _refuse(self, refused: Sequence[tuple[Envelope, StellwerkError]]) -> None:
         """Refusals rest on what is durable now; what a worker asks for again gets the recorded answer."""
         for envelope, refusal in refused:
-            repeat = _repeat_of(envelope.command)
+            repeat = repeat_of(envelope.command)
             if isinstance(refusal, NotOpen) and repeat is not None:
                 answer = await self._services.committer.submit(repeat)
                 assert isinstance(answer, LeaseAnswer)
-                _answer_lease(envelope, answer)
+                answer_lease(envelope, answer)
             else:
                 envelope.reply.fail(refusal)
 
-    def _refuse_guarded(self, step: _Step, refused: RefusedChangeset) -> None:
+    def _refuse_guarded(self, step: Step, refused: RefusedChangeset) -> None:
         """Refuse the one command whose guard failed; the loop decides the others again."""
         if refused.guard is RefusedGuard.DATA:
             if len(step.accepted) == 1:
                 step.accepted[0].reply.fail(InvariantBroken(f"the store cannot write this step: {refused.subject}"))
             return  # else it is not known which of them it is: the loop tries fewer
         for envelope in step.accepted:
-            if refused.subject in _subjects(envelope.command):
+            if refused.guard is RefusedGuard.DEFINITION and envelope.must_be_newest:
+                envelope.reply.fail(NewerVersion(f"{refused.subject} was deployed meanwhile"))
+                return
+            if refused.subject in subjects_of(envelope.command):
                 if refused.answer is not None:
-                    _answer_lease(envelope, refused.answer)
+                    answer_lease(envelope, refused.answer)
                 else:
                     envelope.reply.fail(Conflict(f"{refused.guard.value} {refused.subject} is not there any more"))
                 return
         raise InvariantBroken(f"instance {self.instance_id}: {refused.guard.value} guard of {refused.subject} failed")
 
 
-def _answer_lease(envelope: Envelope, answer: LeaseAnswer) -> None:
-    kind = answer.kind
-    if kind in (LeaseAnswerKind.DONE, LeaseAnswerKind.REPEATED):
-        envelope.reply.set(kind)
-    elif kind is LeaseAnswerKind.UNKNOWN:
-        envelope.reply.fail(NotFound("there is no such task"))
-    else:
-        envelope.reply.fail(PeerError(f"the lease is not valid any more ({kind.value})", code=kind.value))
-
-
-def _messages(envelopes: Sequence[Envelope]) -> list[str]:
-    commands = (envelope.command for envelope in envelopes)
-    starting = (command for command in commands if isinstance(command, CorrelateMessage | StartInstance))
-    return [command.message_id for command in starting if command.message_id is not None]
-
-
-def _subjects(command: Command) -> tuple[str, ...]:
-    """The ids of rows that a command's guards may name."""
-    match command:
-        case CompleteTask() | ThrowBpmnError() | EndTaskInFailure() | EndDraining():
-            return (command.task_id,)
-        case CorrelateMessage():
-            return (command.message_id, command.subscription_id)
-        case StartInstance():
-            return (command.message_id,) if command.message_id is not None else ()
-        case FireTimer():
-            return (command.timer_id,)
-        case ResolveIncident():
-            return (command.incident_id,)
-        case _:
-            return ()
-
-
-def _repeat_of(command: Command) -> CheckRepeat | None:
-    match command:
-        case CompleteTask():
-            kind = OutcomeKind.COMPLETE
-        case ThrowBpmnError():
-            kind = OutcomeKind.BPMN_ERROR
-        case EndTaskInFailure() if command.request_digest is not None:
-            kind = OutcomeKind.FAIL
-        case _:
-            return None
-    assert command.request_digest is not None
-    return CheckRepeat(command.task_id, command.fence, kind, command.request_digest, command.worker_id)
-
-
-def _endings(command: Command, decision: Decision) -> list[TaskEnding]:
-    return [_ending(command, final) for final in decision.endings]
-
-
-def _ending(command: Command, final: TaskFinal) -> TaskEnding:
-    match command:
-        case CompleteTask():
-            return TaskEnding(
-                final.task_id,
-                command.fence,
-                final.final_state,
-                OutcomeKind.COMPLETE,
-                command.request_digest,
-                worker_id=command.worker_id,
-            )
-        case ThrowBpmnError():
-            return TaskEnding(
-                final.task_id,
-                command.fence,
-                final.final_state,
-                OutcomeKind.BPMN_ERROR,
-                command.request_digest,
-                message=f"{command.error_code}: {command.message}" if command.message else command.error_code,
-                details=dumps(command.details),
-                worker_id=command.worker_id,
-            )
-        case EndTaskInFailure():
-            return TaskEnding(
-                final.task_id,
-                command.fence,
-                final.final_state,
-                OutcomeKind.FAIL if command.request_digest is not None else None,
-                command.request_digest,
-                message=command.message,
-                details=dumps(command.details) if command.details is not None else None,
-                worker_id=command.worker_id,
-                worker_gives_up=command.worker_gives_up,
-            )
-        case EndDraining():
-            return TaskEnding(final.task_id, None, final.final_state, None, None)
-        case _:
-            raise InvariantBroken(f"{type(command).__name__} ended a task")
+def _new_instance(step: Step, state: InstanceState) -> NewInstance:
+    key = state.definition_id.rpartition(":")[0]
+    must_be_newest = any(envelope.must_be_newest for envelope in step.accepted)
+    return NewInstance(state.definition_id, key, state.business_key, must_be_newest)

@@ -48,6 +48,13 @@ class WorkerLink(Protocol):
 
     def revoked(self, leases: Sequence[tuple[str, int]], reason: str) -> None: ...
 
+    @property
+    def closed(self) -> bool:
+        """The connection is gone. Its leases stand until their deadlines, or until the worker process is back."""
+
+    def asks_about(self, task_id: str, fence: int) -> bool:
+        """A request for the lease is under way: what becomes of it is that request's answer (consistency.md 16)."""
+
 
 @attrs.define(eq=False)
 class Subscription:

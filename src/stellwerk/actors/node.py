@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 import trio
 
+from stellwerk.actors.attendance import Attendance
 from stellwerk.actors.backups import Backups
 from stellwerk.actors.births import TopicBirths
 from stellwerk.actors.bounds import check_length, check_report, shortened
@@ -23,8 +24,11 @@ from stellwerk.actors.instances import Instances
 from stellwerk.actors.leases import LeaseBook, WorkerLink
 from stellwerk.actors.mailbox import Reply
 from stellwerk.actors.maintenance import NodeMaintenance
+from stellwerk.actors.neighbours import Neighbours
+from stellwerk.actors.node_config import NodeConfig, NodeIdentity
 from stellwerk.actors.operations import NodeOperations
 from stellwerk.actors.reading import NodeReads
+from stellwerk.actors.reports import NodeReports
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.supervisor import start_actor, supervise
@@ -36,24 +40,10 @@ from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.instance import InstanceState, InstanceStatus
 from stellwerk.errors import CallerError, Conflict, InvalidInput, StellwerkError
 from stellwerk.ids import FreshIds
-from stellwerk.limits import Limits
-from stellwerk.model.process import FailurePolicy
-from stellwerk.ports import Committed, Ports, ReadyTask, Resumed, ResumeSession
+from stellwerk.ports import Committed, Ports, ReadyTask, Resumed, ResumeSession, RevokedLease
 from stellwerk.wire.messages import Hello, NackCode
 
-__all__ = ["Node", "NodeConfig", "run_node"]
-
-
-@attrs.frozen(kw_only=True)
-class NodeConfig:
-    limits: Limits = attrs.field(factory=Limits)
-    failure_policy: FailurePolicy | None = None
-    """For models that say nothing of their own; None: as fits the dialect."""
-    retries_default: int = 3
-    lock_expiries_max: int = 10
-    is_offline: bool = False
-    """True: nothing happens because time passes, and no worker is let in. No timer fires, no lock is reclaimed, no
-    message is correlated: to look at a file must not start work in it. What is asked for is done and durable."""
+__all__ = ["Node", "NodeConfig", "NodeIdentity", "run_node"]
 
 
 class Node(NodeReads, NodeOperations, NodeMaintenance):
@@ -73,10 +63,19 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self.draining = False
         self._nursery = nursery
         self._waiters = EndWaiters()
+        self.neighbours = Neighbours(self, self._waiters, is_offline=config.is_offline) if self.is_shared else None
+        self.reports = NodeReports(ports, config.identity.node_id, self.report)
+        self.attendance = Attendance(ports, self._attended_topics, config.unattended_after_ms)
         self._history_pages = HistoryPages(ports.store)
         self._backups = Backups(ports)
         self._sessions: dict[str, WorkerSession] = {}
         self._instances = Instances(self._instance_services(), nursery)
+        self._started_at_ms = ports.clock.wall_ms()
+
+    @property
+    def is_shared(self) -> bool:
+        """Other nodes may work on the same store."""
+        return self.ports.store.is_shared
 
     def _instance_services(self) -> InstanceServices:
         return InstanceServices(
@@ -103,6 +102,11 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self._supervise("timers", self.clockwork.fire_timers)
         self._supervise("messages", self.clockwork.correlate_messages)
         self._supervise("draining", self.clockwork.end_drained)
+        self._supervise("attendance", self.attendance.watch)
+        if self.neighbours is not None:
+            self._supervise("hints", self.neighbours.listen)
+            self._supervise("held leases", self.neighbours.check_leases)
+            self._supervise("reports", self.reports.run)
 
     def _supervise(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -191,9 +195,7 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         if task.draining:
             self.spawn(self.post, task.instance_id, Envelope(EndDraining(task.task_id), Reply()))
             return
-        dispatcher = self.live_topics.find(task.topic)
-        if dispatcher is not None:
-            dispatcher.returned(task, task.updated_at_ms)
+        self.live_topics.returned(task)
 
     def undeliverable(self, task: ExternalTask, bytes_needed: int) -> None:
         """The task fits into no frame: it becomes an incident and never blocks the topic (protocol rule 7)."""
@@ -240,6 +242,8 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self._warn(instance_id, state, changes)
         if changes.status is not None or changes.incidents_opened:
             self._waiters.changed(instance_id)
+        if self.neighbours is not None:
+            self.neighbours.tell_stepped(instance_id, changes)
 
     def _warn(self, instance_id: str, state: InstanceState, changes: RowChanges) -> None:
         """What an operator has to see."""
@@ -257,11 +261,18 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
             self.ports.log.warning("instance failed", instance=instance_id, definition=state.definition_id)
 
     def _revoke(self, committed: Committed) -> None:
-        for revoked in committed.revoked:
-            held = self.leases.remove(revoked.task_id, revoked.fence)
-            if held is not None:
-                held.link.revoked([(revoked.task_id, revoked.fence)], "cancelled")
-                self.live_topics.wake([revoked.topic])
+        for lease in committed.revoked:
+            self.lease_ended(lease, "cancelled")
+
+    def lease_ended(self, lease: RevokedLease, reason: str) -> None:
+        """Without the worker's doing: it is told, by the node that it is connected to."""
+        held = self.leases.remove(lease.task_id, lease.fence)
+        if held is not None:
+            held.link.revoked([(lease.task_id, lease.fence)], reason)
+            self.live_topics.wake([lease.topic])
+        is_held_here = held is not None and held.link.holder.session_id == lease.holder.session_id
+        if self.neighbours is not None and not is_held_here:
+            self.neighbours.tell_revoked(lease, reason)
 
     async def _requeued(self, task_id: str) -> None:
         task = await self.ports.store.task(task_id)
@@ -281,6 +292,7 @@ async def run_node(
     :raises StoreUnavailable: the store cannot be opened (another engine has it, say).
     """
     await ports.store.open()
+    node = None
     try:
         async with trio.open_nursery() as nursery:
             node = Node(ports, config, nursery)
@@ -288,5 +300,7 @@ async def run_node(
             task_status.started(node)
     finally:
         with trio.CancelScope(shield=True):
+            if node is not None and node.is_shared and not config.is_offline:
+                await node.reports.say_farewell()
             await ports.store.close()
         ports.log.info("stopped")

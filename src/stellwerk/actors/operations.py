@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from stellwerk.actors.bounds import RETRIES_MAX, check_length
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.definitions import Definitions, Deployment
+from stellwerk.actors.definitions import Definitions, DeployedProcess, Deployment, NewerVersion
 from stellwerk.actors.incidents import IncidentFilter, IncidentRetry, RetriedIncidents
 from stellwerk.actors.instance import Envelope
 from stellwerk.actors.instances import Instances
 from stellwerk.actors.mailbox import Reply
+from stellwerk.actors.neighbours import Neighbours
 from stellwerk.core.commands import (
     CancelInstance,
     Command,
@@ -20,8 +21,9 @@ from stellwerk.core.commands import (
     SetVariables,
     StartInstance,
 )
-from stellwerk.errors import InvalidInput, LimitExceeded, NotFound, StellwerkError
+from stellwerk.errors import Conflict, InvalidInput, LimitExceeded, NotFound, StellwerkError
 from stellwerk.ids import derived_id
+from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
@@ -32,6 +34,9 @@ __all__ = ["NodeOperations"]
 _TTL_MS_MIN = 1_000
 """Correlating takes a moment itself: who waits already is reached however short the message is to be kept."""
 _TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
+_INSTANT_SECONDS = 0.001
+_NEWER_VERSIONS_MAX = 10
+"""Deployed by others while one instance starts: more is a fault."""
 
 
 class NodeOperations:
@@ -42,6 +47,7 @@ class NodeOperations:
     committer: Committer
     definition_cache: Definitions
     clockwork: Clockwork
+    neighbours: Neighbours | None
     _instances: Instances
     _published_at_ms = 0
     """Of the newest message."""
@@ -61,6 +67,8 @@ class NodeOperations:
         ids = [row.definition_id for row in deployment.definitions]
         self.ports.log.info("deployed", definitions=" ".join(ids), unchanged=" ".join(deployment.unchanged))
         self.clockwork.match_messages()
+        if self.neighbours is not None:
+            self.neighbours.tell_deployed([row.key for row in deployment.definitions])
         return deployment
 
     async def start_instance(
@@ -76,26 +84,38 @@ class NodeOperations:
         """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
         for name, value in (("process", process_key), ("business_key", business_key), ("request_id", request_id)):
             self._check_text(name, value)
-        deployed = await self.definition_cache.latest(process_key, version)
         instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
-        command = StartInstance(
-            instance_id,
-            deployed.row.definition_id,
-            self._payload(variables),
-            business_key=business_key,
-            start_event_id=start_event_id,
-        )
-        if request_id is not None and await self.ports.store.instance(instance_id) is not None:
-            return instance_id
+        payload = self._payload(variables)
+
+        def command(deployed: DeployedProcess) -> StartInstance:
+            definition_id = deployed.row.definition_id
+            return StartInstance(
+                instance_id, definition_id, payload, business_key=business_key, start_event_id=start_event_id
+            )
+
+        for _ in range(_NEWER_VERSIONS_MAX):
+            deployed = await self.definition_cache.latest(process_key, version)
+            if request_id is not None and await self.ports.store.instance(instance_id) is not None:
+                return instance_id
+            try:
+                await self._start(command(deployed), is_fresh=request_id is None, must_be_newest=version is None)
+            except NewerVersion:
+                self.definition_cache.forget_latest([process_key])
+            except StellwerkError:
+                # Two requests with one request_id at the same moment: the other one started it.
+                if request_id is None or await self.ports.store.instance(instance_id) is None:
+                    raise
+                return instance_id
+            else:
+                return instance_id
+        raise Conflict(f'newer and newer versions of "{process_key}" are being deployed; the request may be repeated')
+
+    async def _start(self, command: StartInstance, *, is_fresh: bool, must_be_newest: bool) -> None:
+        """:raises NewerVersion: only where other nodes deploy too; on a store of one's own the cache knows."""
         reply: Reply[LeaseAnswerKind] = Reply()
-        await self._instances.post(instance_id, Envelope(command, reply), fresh=request_id is None)
-        try:
-            await reply.wait()
-        except StellwerkError:
-            # Two requests with one request_id at the same moment: the other one started it.
-            if request_id is None or await self.ports.store.instance(instance_id) is None:
-                raise
-        return instance_id
+        envelope = Envelope(command, reply, must_be_newest and self.ports.store.is_shared)
+        await self._instances.post(command.instance_id, envelope, fresh=is_fresh)
+        await reply.wait()
 
     async def cancel_instance(self, instance_id: str, reason: str) -> None:
         canonical(reason, "$.reason")
@@ -180,20 +200,38 @@ class NodeOperations:
             raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
         now_ms = self.ports.clock.wall_ms()
         payload = dumps(self._payload(variables))
-        # Later than any before, also within a millisecond, and on a clock that is never set back: messages with one
-        # key are correlated in this order (consistency.md 6).
-        self._published_at_ms = max(await self.ports.store.lease_now(), self._published_at_ms + 1)
+        published_at_ms = await self._publishing_instant()
+        began = self.ports.clock.monotonic()
         message = MessageRow(
             message_id=message_id if message_id is not None else self.ports.entropy.uuid(),
             name=name,
             key=key,
             variables=payload,
-            published_at_ms=self._published_at_ms,
+            published_at_ms=published_at_ms,
             expires_at_ms=now_ms + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
         )
         await self.committer.submit(PublishMessage(message))
         self.clockwork.match_messages()
+        if self.neighbours is not None:
+            self.neighbours.tell_published()
+            await self._let_instant_pass(began)
         return message.message_id
+
+    async def _publishing_instant(self) -> InstantMs:
+        """Messages with one key are correlated in its order (consistency.md 6): by a clock that is never set back."""
+        now_ms = await self.ports.store.lease_now()
+        if self.ports.store.is_shared:
+            return now_ms
+        # Later than any before, also within a millisecond.
+        self._published_at_ms = max(now_ms, self._published_at_ms + 1)
+        return self._published_at_ms
+
+    async def _let_instant_pass(self, began: float) -> None:
+        """Beside other nodes only the store's clock tells which message was the earlier. So that one which is published
+        after this one was acknowledged, wherever, has a later instant, the acknowledgement waits for its end."""
+        left = began + _INSTANT_SECONDS - self.ports.clock.monotonic()
+        if left > 0:
+            await self.ports.clock.sleep(left)
 
     def _check_text(self, name: str, value: str | None) -> None:
         """What becomes a key in the store.

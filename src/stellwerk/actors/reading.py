@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 import trio
 
+from stellwerk.actors.attendance import Attendance
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.connections import TopicView, WorkerView, attended_topics, topic_views, worker_views
@@ -15,6 +16,8 @@ from stellwerk.actors.histories import HistoryPage, HistoryPages, recorded_steps
 from stellwerk.actors.incidents import IncidentFilter, matching_incidents
 from stellwerk.actors.instances import Instances
 from stellwerk.actors.leases import LeaseBook
+from stellwerk.actors.node_config import NodeConfig
+from stellwerk.actors.reports import NodeReports
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.topics import Topics
@@ -33,23 +36,31 @@ from stellwerk.core.instance import InstanceState
 from stellwerk.core.replay import replay
 from stellwerk.core.trace import Trace, trace
 from stellwerk.errors import NotFound
-from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, Ports
+from stellwerk.instants import InstantMs
+from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, NodeReport, NodeRow, Ports
 
 __all__ = ["NodeReads"]
 
 _FOREVER = float("inf")
+_POLL_SECONDS = 1.0
+"""Behind what other nodes tell."""
 
 
 class NodeReads:
     """A part of `Node`. Everything comes from the store, so it is what is durable, and as old as the answer."""
 
     ports: Ports
+    config: NodeConfig
     committer: Committer
     clockwork: Clockwork
     leases: LeaseBook
     live_topics: Topics
     session_statistics: SessionStatistics
+    reports: NodeReports
+    attendance: Attendance
+    draining: bool
     _instances: Instances
+    _started_at_ms: InstantMs
     _sessions: dict[str, WorkerSession]
     _waiters: EndWaiters
     _history_pages: HistoryPages
@@ -103,7 +114,7 @@ class NodeReads:
                 left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
                 if left <= 0:
                     return summary
-                with trio.move_on_after(left):
+                with trio.move_on_after(min(left, _POLL_SECONDS) if self.ports.store.is_shared else left):
                     await waiter.wait()
 
     # --- histories -------------------------------------------------------------------------------------------------
@@ -200,19 +211,50 @@ class NodeReads:
     # --- topics and workers ----------------------------------------------------------------------------------------
 
     async def topics(self) -> Sequence[TopicView]:
-        """Every topic with an open task or a connected worker, by name."""
-        return topic_views(await self.ports.store.topic_backlogs(), self._sessions.values())
+        """Every topic with an open task or a worker that is connected to this node, by name."""
+        backlogs = await self.ports.store.topic_backlogs()
+        return topic_views(backlogs, self._sessions.values(), self._may_be_attended_elsewhere)
+
+    def _may_be_attended_elsewhere(self, topic: str) -> bool:
+        return self.reports.others_have_workers and topic not in self.attendance.unattended
 
     def unattended(self, topics: frozenset[str]) -> Sequence[str]:
-        """Those to which no connected worker subscribes, by name."""
-        return sorted(topics - attended_topics(self._sessions.values()))
+        """Those to which no connected worker subscribes, by name. Of workers that are connected to other nodes it is
+        believed that they do, until tasks have waited for long."""
+        without = topics - self._attended_topics()
+        return sorted(topic for topic in without if not self._may_be_attended_elsewhere(topic))
 
     def workers(self) -> Sequence[WorkerView]:
-        """The connected sessions, by worker id."""
+        """The sessions that are connected to this node, by worker id."""
         return worker_views(self._sessions.values())
 
+    async def nodes(self) -> Sequence[NodeRow]:
+        """All nodes on the store that were heard of lately, this one too unless it is offline, by id."""
+        return await (self.ports.store.nodes() if self.config.is_offline else self.reports.report())
+
+    def report(self) -> NodeReport:
+        """How this node is now."""
+        identity, commits = self.config.identity, self.committer.statistics
+        return NodeReport(
+            node_id=identity.node_id,
+            name=identity.name,
+            url=identity.url,
+            version=identity.version,
+            started_at_ms=self._started_at_ms,
+            is_draining=self.draining,
+            workers=len(self._sessions),
+            leases=len(self.leases),
+            instances_live=len(self._instances),
+            commits=commits.transactions,
+            operations=commits.operations,
+            store_ms=commits.store_ms,
+        )
+
+    def _attended_topics(self) -> set[str]:
+        return attended_topics(self._sessions.values())
+
     def statistics(self) -> Mapping[str, object]:
-        """Figures for operators."""
+        """Figures for operators, of this node."""
         return {
             "instances_live": len(self._instances),
             "sessions": len(self._sessions),
@@ -222,4 +264,5 @@ class NodeReads:
             "commits": attrs.asdict(self.committer.statistics),
             "topics_live": len(self.live_topics),
             "topics": self.live_topics.statistics(),
+            "topics_unattended_ms": dict(self.attendance.unattended),
         }

@@ -157,6 +157,9 @@ class WorkerSession:
         age_ms = (self._clock.monotonic() - self._reported_at) * 1000
         return not self.closed and report_is_fresh(age_ms, self._heartbeat_ms) and (task_id, fence) in self._report
 
+    def asks_about(self, task_id: str, fence: int) -> bool:
+        return self.pending[task_id, fence] > 0
+
     def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
         """Queue `tasks` frames for leases that are durable. What cannot be sent any more is given back at once."""
         if self.closed:

@@ -1,7 +1,8 @@
 """The live topics of a node: one dispatcher for each, started when a worker comes and ended when idle.
 
 A topic without a worker and without a held lease needs none: what becomes READY there stands in the store, and the
-dispatcher that the next subscription starts begins with a scan of it.
+dispatcher that the next subscription starts begins with a scan of it. On a shared store the other nodes are told: they
+may have workers for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import trio
 from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher
 from stellwerk.actors.leases import WorkerLink
 from stellwerk.actors.supervisor import start_actor, supervise
-from stellwerk.ports import ReadyTask
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.ports import Hint, ReadyTask
 
 __all__ = ["Topics"]
 
@@ -27,6 +29,7 @@ class Topics:
     def __init__(self, services: DispatcherServices, nursery: trio.Nursery) -> None:
         self._services = services
         self._nursery = nursery
+        self._is_shared = services.ports.store.is_shared
         self._live: dict[str, tuple[TopicDispatcher, trio.CancelScope]] = {}
 
     def __len__(self) -> int:
@@ -52,6 +55,23 @@ class Topics:
         found = self.find(topic)
         if found is not None:
             found.task_ready(hint)
+        elif self._is_shared:
+            self._services.ports.store.tell(Hint(topics=(topic,)))
+
+    def returned(self, task: ExternalTask) -> None:
+        """A lease ended and the task is READY again, at once or (a retry) later."""
+        found = self.find(task.topic)
+        if found is not None:
+            found.returned(task, task.updated_at_ms)
+        elif self._is_shared:
+            self._services.ports.store.tell(Hint(topics=(task.topic,)))
+
+    def scan_soon(self, topics: Iterable[str] | None = None) -> None:
+        """Other nodes told of READY tasks there. None: everywhere."""
+        for topic in list(self._live) if topics is None else topics:
+            found = self.find(topic)
+            if found is not None:
+                found.scan_soon()
 
     def forget(self, link: WorkerLink, topics: Iterable[str]) -> None:
         """The session is over."""

@@ -190,6 +190,11 @@ class EndWaiters:
         for waiter in self._waiting.get(instance_id, ()):
             waiter.event.set()
 
+    def changed_all(self) -> None:
+        """Any of them may have."""
+        for instance_id in self._waiting:
+            self.changed(instance_id)
+
     @contextmanager
     def watching(self, instance_id: str) -> Iterator[_Waiter]:
         """Changes from here on are seen: look at the store after entering, then wait, then look again."""

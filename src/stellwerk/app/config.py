@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
 from stellwerk.actors.node import NodeConfig
+from stellwerk.app.databases import MEMORY, Database
 from stellwerk.errors import StellwerkError
 from stellwerk.ports import Clock
 from stellwerk.server.http.limits import HttpLimits
@@ -17,18 +17,18 @@ from stellwerk.system.logging import LogFormat, LogLevel
 __all__ = ["MEMORY", "PORT_DEFAULT", "AppConfig", "CannotListen"]
 
 PORT_DEFAULT = 10560
-MEMORY: Literal[":memory:"] = ":memory:"
-"""Instead of a file: nothing is kept beyond the process."""
 
 
 @attrs.frozen(kw_only=True)
 class AppConfig:
-    db: Path | Literal[":memory:"] = Path("stellwerk.db")
+    db: Database = Path("stellwerk.db")
     synchronous: Synchronous = "FULL"
     """SQLite's setting. With NORMAL a power failure (not a crash of the process) may lose the last commits."""
     host: str = "127.0.0.1"
     port: int | None = PORT_DEFAULT
     """0: a free one. None: none at all, only workers in this process can connect."""
+    listen_descriptors: tuple[int, ...] = ()
+    """Instead of `host` and `port`: sockets that listen already, which this process has inherited."""
     node: NodeConfig = attrs.field(factory=NodeConfig)
     http_limits: HttpLimits = attrs.field(factory=HttpLimits)
     log_level: LogLevel = LogLevel.INFO

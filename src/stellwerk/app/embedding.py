@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Literal
 
 import trio
 
 from stellwerk.actors.node import NodeConfig
 from stellwerk.app.config import MEMORY, AppConfig
+from stellwerk.app.databases import database_of
 from stellwerk.app.engine import Engine
 from stellwerk.app.groups import without_group
 from stellwerk.app.in_process import InProcessWorkers
@@ -31,6 +31,7 @@ __all__ = ["open_engine"]
 async def open_engine(
     db: str | os.PathLike[str] = MEMORY,
     *,
+    listen_db: str | None = None,
     port: int | None = None,
     host: str = "127.0.0.1",
     failure_policy: PolicyOption | None = None,
@@ -49,10 +50,12 @@ async def open_engine(
             instance_id = await engine.start("order", {"amount": 12.5})
             ended = await engine.wait_for_end(instance_id)
 
-    ``db`` is the SQLite file, made if it is missing; ``:memory:`` keeps nothing. ``port``: None for none at all
-    (workers of `Engine.worker` need no socket), 0 for a free one (`Engine.url`). ``failure_policy`` is for models that
-    say nothing of their own (None: as fits the dialect). ``synchronous="NORMAL"`` is faster, but a power failure may
-    take the last commits. The log goes to stderr.
+    ``db`` is the SQLite file, made if it is missing; ``:memory:`` keeps nothing; ``postgresql://user@host/database`` is
+    shared with other engines (``pip install 'stellwerk[postgres]'``), with ``listen_db`` as a direct way to it
+    where ``db`` leads through a pooler. ``port``: None for none at all (workers of `Engine.worker` need no socket), 0
+    for a free one (`Engine.url`). ``failure_policy`` is for models that say nothing of their own (None: as fits the
+    dialect). ``synchronous="NORMAL"``, for SQLite, is faster, but a power failure may take the last commits. The log
+    goes to stderr.
 
     Under a virtual clock (``trio.testing.MockClock``) nothing runs in threads, and wall time starts at
     2026-01-01T00:00:00Z where trio's clock shows 0; ``clock`` replaces that, or the machine's clock.
@@ -63,12 +66,13 @@ async def open_engine(
     acknowledged is in the file in either case; who still waits for an answer in another task gets `StoreUnavailable`.
     A single error keeps its type, with no `ExceptionGroup` around it.
 
-    :raises StoreUnavailable: the file cannot be opened; another engine has it, say. Conflict: this is no trio run.
+    :raises StoreUnavailable: the database cannot be opened; another engine has the file, say. Conflict: this is no trio
+        run, or one in virtual time, which PostgreSQL cannot follow.
     :raises CannotListen: the port cannot be had, or time is virtual.
     :raises InvalidInput: an option has no such value.
     """
     config = AppConfig(
-        db=MEMORY if db == MEMORY else Path(db),
+        db=database_of(os.fspath(db), listen_db),
         synchronous=synchronous_of(synchronous),
         host=host,
         port=port_of(port),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
+import attrs
 import h11
 import trio
 
-from stellwerk.actors.node import Node, run_node
+from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
 from stellwerk.app.config import AppConfig, CannotListen
+from stellwerk.app.databases import shown_database
 from stellwerk.app.groups import without_group
 from stellwerk.app.wiring import open_ports
 from stellwerk.errors import Conflict
@@ -20,13 +23,16 @@ from stellwerk.server.http.limits import HttpLimits
 from stellwerk.server.serving import Server
 from stellwerk.server.websocket import WorkerSockets, asks_for_workers
 from stellwerk.system.clock import is_virtual_time
+from stellwerk.system.entropy import SystemEntropy
+from stellwerk.system.machine import host_name, process_name
 from stellwerk.system.memory_streams import MemoryListener
-from stellwerk.system.sockets import listening_port, open_listeners
+from stellwerk.system.sockets import adopt_listeners, listening_port, open_listeners
 
 __all__ = ["ServedEngine", "serve_engine"]
 
 _LAST_ANSWERS_SECONDS_MAX = 0.5
 """Requests under way get so long to end once the workers are gone."""
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - not to listen there, but to be found there
 
 
 class ServedEngine:
@@ -56,8 +62,27 @@ class ServedEngine:
         return self._url
 
     async def drain(self, seconds: float) -> None:
-        """Ask the workers to go elsewhere, wait for it at most so long, then close all connections."""
+        """Ask workers and clients to go elsewhere, wait for it at most so long, then close all connections."""
+        clock = self.node.ports.clock
+        deadline = clock.monotonic() + seconds
         await self.wait_for_workers(seconds)
+        with trio.move_on_after(max(0.0, deadline - clock.monotonic())):
+            await self._server.wait_quiet()
+        await self.hang_up()
+
+    async def hand_over(self, *, workers_seconds: float, clients_seconds: float) -> None:
+        """Leave all that is new to others, who listen on the same socket, and end when the last connection has gone.
+
+        Workers are sent to them at once. A client's connection that is open takes one more request, for which it may
+        take its time: no request fails by this. In the end, or earlier by `drain`, all connections are closed.
+        """
+        self._server.stop_accepting()
+        await self.wait_for_workers(0)
+        with trio.move_on_after(workers_seconds):
+            await self._server.ended.wait()
+        self._sockets.end_sessions()
+        with trio.move_on_after(clients_seconds):
+            await self._server.ended.wait()
         await self.hang_up()
 
     async def wait_for_workers(self, seconds: float) -> None:
@@ -67,7 +92,7 @@ class ServedEngine:
 
     async def hang_up(self) -> None:
         """Listen no more and close all connections; answers under way get a moment to end."""
-        self._server.stop_accepting()
+        self._server.hang_up()
         self._sockets.end_sessions()
         with trio.move_on_after(_LAST_ANSWERS_SECONDS_MAX):
             await self._server.ended.wait()
@@ -80,6 +105,7 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
     :raises CannotListen: when the port cannot be had; StoreUnavailable: when the database cannot be opened.
     """
     listeners = await _listen(config)
+    config = attrs.evolve(config, node=_identified(config.node, _url(_reachable(config.host), listeners)))
     try:
         with without_group() as body, open_ports(config) as ports:
             async with trio.open_nursery() as nursery:
@@ -90,7 +116,7 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
                 await nursery.start(server.serve, [in_process, *listeners])
                 url = _url(config.host, listeners)
                 if url is not None:
-                    ports.log.info("listening", url=url, db=str(config.db))
+                    ports.log.info("listening", url=url, db=shown_database(config.db))
                 with body.running():
                     yield ServedEngine(node, server, sockets, in_process, url)
                 nursery.cancel_scope.cancel()
@@ -100,6 +126,8 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
 
 
 async def _listen(config: AppConfig) -> list[trio.SocketListener]:
+    if config.listen_descriptors:
+        return adopt_listeners(config.listen_descriptors)
     if config.port is None:
         return []
     if is_virtual_time():
@@ -108,6 +136,16 @@ async def _listen(config: AppConfig) -> list[trio.SocketListener]:
         return await open_listeners(config.host, config.port)
     except OSError as error:
         raise CannotListen(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from None
+
+
+def _identified(config: NodeConfig, url: str | None) -> NodeConfig:
+    identity = NodeIdentity(node_id=SystemEntropy().uuid(), name=process_name(), url=url, version=version("stellwerk"))
+    return attrs.evolve(config, identity=identity)
+
+
+def _reachable(host: str) -> str:
+    """Of all addresses of this machine, one that others may know."""
+    return host_name() if host in _EVERY_ADDRESS else host
 
 
 def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits) -> Server:

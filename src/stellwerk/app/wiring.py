@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from stellwerk.app.config import MEMORY, AppConfig
-from stellwerk.ports import Clock, Ports, Store, ThreadRunner
+from stellwerk.app.databases import extra_needed
+from stellwerk.errors import Conflict
+from stellwerk.ports import Clock, Entropy, Log, Ports, Store, ThreadRunner
 from stellwerk.stores.memory import MemoryStore
 from stellwerk.stores.sqlite.store import SqliteStore
 from stellwerk.system.clock import SystemClock, VirtualClock, is_virtual_time
@@ -20,34 +23,46 @@ __all__ = ["open_ports"]
 
 @contextmanager
 def open_ports(config: AppConfig) -> Iterator[Ports]:
-    """Within a trio run: its clock decides whether threads may be used. The store is not opened yet."""
+    """Within a trio run: its clock decides whether threads may be used. The store is not opened yet.
+
+    :raises Conflict: a database that others use, too, cannot follow a virtual clock.
+    """
     clock = config.clock or (VirtualClock() if is_virtual_time() else SystemClock())
-    with _runner("stellwerk-background") as background, _store(config, clock) as store:
+    entropy, log = SystemEntropy(), open_log(config.log_level, config.log_format)
+    with _runner("stellwerk-background") as background, _store(config, clock, entropy, log) as store:
         yield Ports(
             clock=clock,
-            entropy=SystemEntropy(),
+            entropy=entropy,
             store=store,
             background=background,
-            log=open_log(config.log_level, config.log_format),
+            log=log,
             pause_point=_no_pause,
         )
 
 
 @contextmanager
-def _store(config: AppConfig, clock: Clock) -> Iterator[Store]:
+def _store(config: AppConfig, clock: Clock, entropy: Entropy, log: Log) -> Iterator[Store]:
     """The threads that it works in end with the context."""
     if config.db == MEMORY:
         yield MemoryStore(clock)
-        return
-    with _runner("stellwerk-sqlite") as runner, _runner("stellwerk-backup") as copier:
-        yield SqliteStore(
-            config.db,
-            runner=runner,
-            copier=copier,
-            clock=clock,
-            lock=FileLock(config.db),
-            synchronous=config.synchronous,
-        )
+    elif isinstance(config.db, Path):
+        with _runner("stellwerk-sqlite") as runner, _runner("stellwerk-backup") as copier:
+            yield SqliteStore(
+                config.db,
+                runner=runner,
+                copier=copier,
+                clock=clock,
+                lock=FileLock(config.db),
+                synchronous=config.synchronous,
+            )
+    else:
+        if is_virtual_time():
+            raise Conflict("an engine in virtual time has no PostgreSQL: the database's clock goes on by itself")
+        # Not before: who has a file needs none of its packages.
+        with extra_needed():
+            from stellwerk.stores.postgres.store import PostgresStore
+        node_id = config.node.identity.node_id
+        yield PostgresStore(config.db, clock=clock, entropy=entropy, log=log, node_id=node_id)
 
 
 @contextmanager

@@ -28,7 +28,8 @@ class Engine:
         Parameter(name="--url", help=f"Where the engine is. Default: {_URL_VARIABLE}, or {URL_DEFAULT}."),
     ] = None
     db: Annotated[
-        Path | None, Parameter(name="--db", help="Instead of --url: a database file that no engine has open.")
+        str | None,
+        Parameter(name="--db", help="Instead of --url: a file that no engine has open, or postgresql://USER@HOST/DB."),
     ] = None
 
     def open(self) -> Client:
@@ -40,6 +41,13 @@ class Engine:
         from stellwerk.cli.offline import OfflineClient
 
         return OfflineClient(self.db)
+
+    @property
+    def file(self) -> Path | None:
+        """What `db` names, if it is a file."""
+        from stellwerk.app.databases import is_postgres
+
+        return None if self.db is None or is_postgres(self.db) else Path(self.db)
 
     def _url(self) -> str:
         return self.url if self.url is not None else os.environ.get(_URL_VARIABLE) or URL_DEFAULT

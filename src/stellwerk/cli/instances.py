@@ -80,9 +80,9 @@ def start(
         if not json:
             say(instance_id)
         # In a file there is nothing to wait for: what the engine does itself was done in the starting step.
-        view = _wait_for_end(client, instance_id, timeout if engine.db is None else 0.0)
+        view = _wait_for_end(client, instance_id, timeout if engine.file is None else 0.0)
     print_json(_outcome(view)) if json else _say_outcome(view)
-    if _goes_on(view) and (engine.db is not None or not json):
+    if _goes_on(view) and (engine.file is not None or not json):
         _warn_that_it_goes_on(instance_id, engine)
     return 0 if view["status"] == "COMPLETED" else ENDED_BADLY
 
@@ -158,12 +158,12 @@ def _goes_on(view: Mapping[str, Any]) -> bool:
 
 
 def _warn_that_it_goes_on(instance_id: str, engine: Engine) -> None:
-    if engine.db is None:
+    if engine.file is None:
         warn(f"still running; see: stellwerk show {instance_id}")
         return
     warn(
         "still running, and it waits as long as no engine runs on the file: workers, timers and messages need one "
-        f"(stellwerk serve --db {engine.db})"
+        f"(stellwerk serve --db {engine.file})"
     )
 
 

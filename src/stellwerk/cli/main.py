@@ -28,7 +28,7 @@ from stellwerk.cli.people import complete, message, messages, user_tasks
 from stellwerk.cli.serve import serve
 from stellwerk.cli.show import show
 from stellwerk.cli.streams import OutputFailed, ReaderGone, guarded_output, occupy_closed_descriptors
-from stellwerk.cli.tasks import tasks, topics, workers
+from stellwerk.cli.tasks import nodes, tasks, topics, workers
 from stellwerk.cli.worker import worker
 
 __all__ = ["main", "run"]
@@ -55,8 +55,8 @@ Or step by step, in three terminals:
     stellwerk start order --variables '{"amount": 12.5}' --wait
     stellwerk show INSTANCE         # where it stands; its past: trace, replay
 
-Commands ask the engine at --url (or STELLWERK_URL; http://127.0.0.1:10560 without), or with --db FILE a database
-file that no engine has open. Nothing begins to work in such a file: it is read, or changed as you say.
+Commands ask the engine at --url (or STELLWERK_URL; http://127.0.0.1:10560 without), or with --db a database: a file
+that no engine has open, or PostgreSQL. Nothing begins to work in it by that: it is read, or changed as you say.
 
 Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use or
 another obstacle, 3 no engine reachable.
@@ -84,6 +84,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int], Group], ...] = (
     ("messages", messages, _LOOKING),
     ("topics", topics, _LOOKING),
     ("workers", workers, _LOOKING),
+    ("nodes", nodes, _LOOKING),
     ("message", message, _OPERATING),
     ("complete", complete, _OPERATING),
     ("resolve", resolve, _OPERATING),

@@ -101,7 +101,7 @@ def backup(
         stellwerk backup /backups/orders.db --force --url http://engine.example:10560
     """
     _check_place(file, force)
-    if engine.db is not None and _is_same(engine.db, file):
+    if engine.file is not None and _is_same(engine.file, file):
         raise Mistake(f"{file}: is the database itself")
     began = time.monotonic()
     received = 0

@@ -1,6 +1,7 @@
-"""A database file that no engine holds, asked like an engine: the same application, in this process, without a socket.
+"""A database asked like an engine: the same application, in this process, without a socket.
 
-Nothing begins to work in the file: no timer fires, no lock is reclaimed, no message is correlated.
+Nothing begins to work in it by this: no timer fires, no lock is reclaimed, no message is correlated. A file must be one
+that no engine holds; PostgreSQL may have any number of nodes at work meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from stellwerk.errors import StoreUnavailable
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from stellwerk.app.databases import Database
+    from stellwerk.stores.postgres.dsn import PostgresConfig
+
 __all__ = ["OfflineClient"]
 
 _MAGIC = b"SQLite format 3\0"
@@ -32,15 +36,15 @@ _HELD = "in use by another"
 
 
 @asynccontextmanager
-async def _open_application(file: Path) -> AsyncIterator[Starlette]:
-    """The HTTP API over the file. The one place where the command line meets the composition root."""
+async def _open_application(database: Database) -> AsyncIterator[Starlette]:
+    """The HTTP API over it. The one place where the command line meets the composition root."""
     from stellwerk.actors.node import NodeConfig
     from stellwerk.app import AppConfig, serve_engine
     from stellwerk.server.http.api import Api
     from stellwerk.server.http.connection import Draining
     from stellwerk.system.logging import LogLevel
 
-    config = AppConfig(db=file, port=None, node=NodeConfig(is_offline=True), log_level=LogLevel.ERROR)
+    config = AppConfig(db=database, port=None, node=NodeConfig(is_offline=True), log_level=LogLevel.ERROR)
     async with serve_engine(config) as served:
         node = served.node
         yield Api(node, entropy=node.ports.entropy, log=node.ports.log, draining=Draining()).application()
@@ -49,10 +53,10 @@ async def _open_application(file: Path) -> AsyncIterator[Starlette]:
 class OfflineClient(Client):
     """Commands are synchronous, the engine is not: it lives in a thread of its own until `close`."""
 
-    def __init__(self, file: Path) -> None:
-        """:raises Mistake: there is no such file, it is no database of ours, or an engine holds it."""
-        self._file = file
-        _check_file(file)
+    def __init__(self, db: str) -> None:
+        """:raises Mistake: there is no such file or database, it is none of ours, or an engine holds the file."""
+        self._database = _checked(db)
+        self._shown = _shown(self._database)
         self._opened = threading.Event()
         self._failure: BaseException | None = None
         self._application: Starlette | None = None
@@ -80,7 +84,7 @@ class OfflineClient(Client):
             self._opened.set()
 
     async def _live(self) -> None:
-        async with _open_application(self._file) as application:
+        async with _open_application(self._database) as application:
             self._application = application
             self._token = trio.lowlevel.current_trio_token()
             self._closing = trio.Event()
@@ -102,19 +106,19 @@ class OfflineClient(Client):
         try:
             trio.from_thread.run(call.run, self._application, trio_token=self._token)
         except trio.RunFinishedError:
-            raise (self._failure or CommandFailed(f"{self._file} was closed")) from None
+            raise (self._failure or CommandFailed(f"{self._shown} was closed")) from None
         if call.failure is not None:
             raise call.failure
         return call.status, bytes(call.body)
 
     def _no_engine(self, status: int) -> CommandFailed:
-        return CommandFailed(f"{self._file}: an answer without content (status {status})")
+        return CommandFailed(f"{self._shown}: an answer without content (status {status})")
 
     def _unavailable(self, message: str) -> CommandFailed:
         return Mistake(message)
 
     def _broken(self, message: str) -> CommandFailed:
-        return CommandFailed(f"{self._file}: {message}")
+        return CommandFailed(f"{self._shown}: {message}")
 
 
 class _Call:
@@ -173,6 +177,46 @@ class _Call:
             sink(piece, self._length)
         except Exception as error:  # noqa: BLE001 - raised again where the command waits
             self.failure = error
+
+
+def _checked(db: str) -> Database:
+    """:raises Mistake: naming what was wrong."""
+    from stellwerk.app.databases import database_of
+    from stellwerk.errors import InvalidInput
+
+    try:
+        database = database_of(db)
+    except InvalidInput as error:
+        raise Mistake(f"--db: {error.message}") from None
+    if isinstance(database, Path | str):
+        _check_file(Path(database))
+    else:
+        _check_schema(database)
+    return database
+
+
+def _shown(database: Database) -> str:
+    from stellwerk.app.databases import shown_database
+
+    return shown_database(database)
+
+
+def _check_schema(config: PostgresConfig) -> None:
+    """So that no tables are made in a database that was named by mistake.
+
+    :raises Mistake: naming it.
+    """
+    from stellwerk.app.databases import has_schema, shown_database
+    from stellwerk.errors import StoreUnavailable
+
+    try:
+        found = has_schema(config)
+    except StoreUnavailable as error:
+        raise Mistake(error.message) from None
+    if not found:
+        raise Mistake(
+            f"{shown_database(config)}: is not a database of stellwerk (`stellwerk serve --db …` makes it one)"
+        )
 
 
 def _check_file(file: Path) -> None:

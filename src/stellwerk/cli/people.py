@@ -66,14 +66,14 @@ def message(
     with engine.open() as client:
         published = str(client.post("/messages", body)["message_id"])
         # In a file nothing is correlated: there is nothing to wait for.
-        became = _what_became_of(client, published, 0.0 if engine.db is not None else _CORRELATION_SECONDS_MAX)
+        became = _what_became_of(client, published, 0.0 if engine.file is not None else _CORRELATION_SECONDS_MAX)
         if became["status"] == _WAITING and not became["is_awaited"]:
             _warn_of_awaited_names(client, name, key)
     if json:
         print_json({"message_id": published, "status": became["status"]})
         return 0
     kept = f"kept up to {_duration(_TTL_MS_DEFAULT if ttl_ms is None else ttl_ms)}"
-    told = f"{kept} in the file, for an engine" if engine.db is not None else _told(became, kept)
+    told = f"{kept} in the file, for an engine" if engine.file is not None else _told(became, kept)
     say(f"published {published}: {told}")
     return 0
 

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import Mistake
-from stellwerk.cli.output import say
-from stellwerk.cli.streams import OutputFailed
-
-if TYPE_CHECKING:
-    from stellwerk.app import AppConfig
+from stellwerk.cli.output import warn
+from stellwerk.cli.serving import ServeOptions, database_option, from_environment, serve_here
 
 __all__ = ["serve"]
 
-_DRAIN_SECONDS_MAX = 3.0
-"""How long workers may finish what they have before the engine stops; their leases survive it anyway."""
+_DB_VARIABLE = "STELLWERK_DB"
+_LISTEN_DB_VARIABLE = "STELLWERK_LISTEN_DB"
+_DB_DEFAULT = "stellwerk.db"
+_NODES_MAX = 64
+"""Each is a process with connections of its own to the database."""
 
 
 def serve(
     *,
-    db: Annotated[str, Parameter(help="SQLite file; :memory: keeps nothing.")] = "stellwerk.db",
+    db: Annotated[
+        str | None,
+        Parameter(
+            help="SQLite file; :memory: keeps nothing; postgresql://USER@HOST/DATABASE is shared by several engines. "
+            f"Default: {_DB_VARIABLE}, or {_DB_DEFAULT}."
+        ),
+    ] = None,
+    listen_db: Annotated[
+        str | None,
+        Parameter(
+            help="A direct way to the database, where --db leads through a pooler in transaction mode (pgbouncer). "
+            f"Default: {_LISTEN_DB_VARIABLE}."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        Parameter(
+            help="So many processes share the port (PostgreSQL only). They are started again when they die; SIGHUP "
+            "replaces one after the other, and no request fails."
+        ),
+    ] = None,
     host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Parameter(help="0 picks a free one.")] = 10560,
     synchronous: Annotated[
         Literal["full", "normal"],
-        Parameter(help="normal is faster, and may lose the last commits when the power fails."),
+        Parameter(help="SQLite: normal is faster, and may lose the last commits when the power fails."),
     ] = "full",
     failure_policy: Annotated[
         Literal["incident", "compensate"] | None,
@@ -45,82 +62,52 @@ def serve(
     Prints "stellwerk VERSION listening on URL" when it is ready. SIGTERM or Ctrl-C: workers are told to finish, then
     the engine stops within 5 seconds; a second signal stops it at once. The log goes to standard error.
 
+    A password in --db can be seen by others on this machine: put it into ~/.pgpass, PGPASSWORD or STELLWERK_DB instead.
+
     For example:
 
         stellwerk serve
         stellwerk serve --db orders.db --port 8080
+        stellwerk serve --db postgresql://stellwerk@db.example/orders --nodes 4
         stellwerk serve --db :memory: --port 0 --log-format json
     """
     if not 0 <= port <= 65535:
         raise Mistake(f"--port {port}: ports are 0 to 65535")
-    from stellwerk.actors.node import NodeConfig
-    from stellwerk.app import MEMORY, AppConfig
-    from stellwerk.model.process import FailurePolicy
-    from stellwerk.system.logging import LogFormat, LogLevel
+    from stellwerk.app.databases import has_password
 
-    policy = None if failure_policy is None else FailurePolicy(failure_policy)
-    return _run(
-        AppConfig(
-            db=MEMORY if db == MEMORY else _database_file(db),
-            synchronous="FULL" if synchronous == "full" else "NORMAL",
-            host=host,
-            port=port,
-            node=NodeConfig(failure_policy=policy),
-            log_level=LogLevel(log_level),
-            log_format=LogFormat(log_format),
-        )
+    options = ServeOptions(
+        db=db if db is not None else from_environment(_DB_VARIABLE) or _DB_DEFAULT,
+        listen_db=listen_db if listen_db is not None else from_environment(_LISTEN_DB_VARIABLE),
+        host=host,
+        port=port,
+        synchronous=synchronous,
+        failure_policy=failure_policy,
+        log_level=log_level,
+        log_format=log_format,
     )
+    _check(options, nodes)
+    if any(has_password(given) for given in (db, listen_db) if given is not None):
+        warn(
+            f"stellwerk: others can see passwords on a command line; {_DB_VARIABLE}, PGPASSWORD and ~/.pgpass hide them"
+        )
+    if nodes is None:
+        serve_here(options.config())
+    else:
+        from stellwerk.cli.fleet import serve_fleet
 
-
-def _database_file(name: str) -> Path:
-    if not name:
-        raise Mistake("--db: the name of a file, or :memory:")
-    path = Path(name)
-    try:
-        if path.is_dir():
-            raise Mistake(f"{name}: is a directory")
-        if not path.absolute().parent.is_dir():
-            raise Mistake(f"{name}: there is no directory {path.absolute().parent}")
-    except OSError as error:
-        raise Mistake(f"{name}: {error.strerror}") from None
-    return path
-
-
-def _run(config: AppConfig) -> int:
-    import trio
-
-    from stellwerk.app import CannotListen
-    from stellwerk.errors import StoreUnavailable
-    from stellwerk.system.memory import collect_seldom
-
-    collect_seldom()
-    try:
-        trio.run(_serve_until_signal, config)
-    except (CannotListen, StoreUnavailable) as error:
-        raise Mistake(error.message) from None
+        serve_fleet(options, nodes)
     return 0
 
 
-async def _serve_until_signal(config: AppConfig) -> None:
-    import trio
+def _check(options: ServeOptions, nodes: int | None) -> None:
+    """:raises Mistake: options that do not go together."""
+    from stellwerk.app.databases import is_postgres
 
-    from stellwerk.app import serve_engine, without_group
-    from stellwerk.system.signals import exit_at_once, open_stop_signals
-
-    async def exit_on_second() -> None:
-        exit_at_once(await anext(signals))
-
-    with without_group(), open_stop_signals() as signals:
-        async with trio.open_nursery() as nursery:
-            async with serve_engine(config) as engine:
-                _announce(engine.url)
-                await anext(signals)
-                nursery.start_soon(exit_on_second)
-                await engine.drain(_DRAIN_SECONDS_MAX)
-            nursery.cancel_scope.cancel()
-
-
-def _announce(url: str) -> None:
-    # Who closed our standard output does not want to know; the engine runs all the same.
-    with contextlib.suppress(OutputFailed):
-        say(f"stellwerk {version('stellwerk')} listening on {url}")
+    database_option(options.db, options.listen_db)
+    if is_postgres(options.db):
+        if options.synchronous != "full":
+            raise Mistake("--synchronous is for SQLite files; on PostgreSQL it is the database's synchronous_commit")
+    elif nodes is not None:
+        raise Mistake(f"--nodes {nodes}: a file belongs to one process; several need --db postgresql://…")
+    if nodes is not None and not 1 <= nodes <= _NODES_MAX:
+        raise Mistake(f"--nodes {nodes}: 1 to {_NODES_MAX} processes")

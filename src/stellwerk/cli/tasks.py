@@ -1,4 +1,4 @@
-"""``stellwerk tasks``, ``topics`` and ``workers``: the work that is handed out, and who takes it."""
+"""``stellwerk tasks``, ``topics``, ``workers`` and ``nodes``: the work, who takes it, and who hands it out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from stellwerk.cli.output import Column, brief_instant, print_json, print_table,
 from stellwerk.cli.times import age
 from stellwerk.cli.unknown import warn_of_unknown_topic
 
-__all__ = ["tasks", "topics", "warn_of_unattended", "workers"]
+__all__ = ["nodes", "tasks", "topics", "warn_of_unattended", "workers"]
+
+_SILENT_MS = 15_000
+"""A node reports every 5 s."""
 
 _TOPIC_FIGURES = ("ready", "backing off", "locked", "oldest", "workers", "free")
 _State = Literal["ready", "locked", "completed", "failed", "expired", "cancelled"]
@@ -150,3 +153,48 @@ def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
     ]
     print_table("Workers", columns, cells)
     return 0
+
+
+def nodes(*, engine: Engine = HERE, json: AsJson = False) -> int:
+    """List the engine's nodes: one on a file, any number on PostgreSQL, whichever of them is asked.
+
+    "commits/s" is since the node started, "operations" how many one commit took on average, "store" how long the last
+    one took. A node that has not been heard of for 15 seconds is SILENT: dead, or cut off from the database.
+
+    For example:
+
+        stellwerk nodes
+        stellwerk nodes --db postgresql://stellwerk@db.example/orders
+    """
+    with engine.open() as client:
+        rows = client.get("/nodes")["nodes"]
+    if json:
+        print_json(rows)
+        return 0
+    figures = ("workers", "leases", "instances", "commits/s", "operations", "store")
+    columns: list[str | Column] = [Column("node", "worker"), "url", "version", Column("since", "whole")]
+    columns += [*(Column(name, "whole") for name in figures), Column("", "whole")]
+    print_table("Nodes", columns, [_node_cells(row) for row in rows])
+    return 0
+
+
+def _node_cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        row["name"],
+        row["url"] or "",
+        row["version"],
+        age(row["started_at"]),
+        row["workers"],
+        row["leases"],
+        row["instances_live"],
+        row["commits_per_second"],
+        row["operations_per_commit"],
+        f"{row['store_ms']:g} ms",
+        _node_state(row),
+    )
+
+
+def _node_state(row: Mapping[str, Any]) -> str:
+    if row["seen_ms_ago"] > _SILENT_MS:
+        return f"SILENT for {row['seen_ms_ago'] // 1000} s"
+    return "draining" if row["is_draining"] else ""

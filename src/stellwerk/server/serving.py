@@ -42,9 +42,19 @@ class Server:
         """Each connection ends with its next answer. WebSockets go on until their sessions end."""
         self._host.draining.begin()
 
+    async def wait_quiet(self) -> None:
+        """Until no connection is open but WebSockets. After `drain` each is closed by its peer, after its next answer,
+        or when it has been idle for as long as any may be."""
+        await self._host.draining.wait_quiet()
+
     def stop_accepting(self) -> None:
         """Free the port. What is connected goes on."""
         self._accepting.cancel()
+
+    def hang_up(self) -> None:
+        """Stop accepting, and close connections on which no request is under way."""
+        self.stop_accepting()
+        self._host.draining.hang_up()
 
     async def _serve_connection(self, stream: trio.abc.Stream) -> None:
         if self.connections >= self._host.limits.connections_max:

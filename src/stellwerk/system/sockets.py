@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-__all__ = ["BACKLOG", "listening_port", "open_listeners"]
+__all__ = ["BACKLOG", "adopt_listeners", "listening_port", "open_listeners"]
 
 BACKLOG = 1024
 """Connections that wait to be accepted: a whole fleet of workers reconnects at once when an engine restarts."""
@@ -23,6 +23,11 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
     for superfluous in listeners[1:]:
         await superfluous.aclose()
     return listeners[:1]
+
+
+def adopt_listeners(descriptors: Sequence[int]) -> list[trio.SocketListener]:
+    """Those of sockets that listen already, which another process made. Closing them does not end its own."""
+    return [trio.SocketListener(trio.socket.socket(fileno=descriptor)) for descriptor in descriptors]
 
 
 def listening_port(listeners: Sequence[trio.SocketListener]) -> int:

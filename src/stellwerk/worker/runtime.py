@@ -365,6 +365,17 @@ class WorkerRun:
         if token is not None and self._session is session:
             session.send(Authenticate(token))
 
+    def sent_away(self, session: Session, reason: str, within_s: float) -> None:
+        self._reports.log.info("the engine asks to connect elsewhere: %s", reason)
+        self._start_soon(self._leave, session, within_s)
+
+    async def _leave(self, session: Session, within_s: float) -> None:
+        """Where there is time, what is held is finished first: this engine may be the only one. New work comes from the
+        next session only, so that without any the session ends at once. Leases go on in the next one (protocol rule 8).
+        """
+        await self._wait_until(lambda: self._session is not session or not len(self._table), lambda: within_s)
+        session.leave()
+
     def alive(self, pongs: int) -> None:
         self._reports.heartbeat(Operation.FETCH_AND_LOCK)
         if pongs >= 2:

@@ -62,6 +62,9 @@ class SessionOwner(Protocol):
     def nacked(self, nack: Nack) -> None: ...
     def token_wanted(self, session: Session) -> None: ...
 
+    def sent_away(self, session: Session, reason: str, within_s: float) -> None:
+        """The engine drains: no new work comes in this session."""
+
     def alive(self, pongs: int) -> None:
         """Tasks arrived, or the engine answered a ping; in this session so many were answered."""
 
@@ -83,6 +86,7 @@ class Session:
         self._received_sent = 0
         self._report_due = False
         self._goodbye = False
+        self._leaving = False
         self._pongs = 0
         self.limits = SessionLimits(FRAME_BYTES_MAX, FRAME_BYTES_MAX, 10_000, 1, 2**53)
 
@@ -102,10 +106,15 @@ class Session:
         self._goodbye = True
         self._wake.set()
 
+    def leave(self) -> None:
+        """Send what is queued, then close; `run` returns. What is held goes on in the next session."""
+        self._leaving = True
+        self._wake.set()
+
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def run(self, hello: Hello) -> None:
-        """Until goodbye was said.
+        """Until goodbye was said, or `leave`.
 
         :raises ConnectionLost: when the engine is silent; the link's own errors when it breaks.
         :raises Refused: when the engine sent an ``error``.
@@ -171,7 +180,9 @@ class Session:
                 self._owner.nacked(message)
             case Reauthenticate():
                 self._owner.token_wanted(self)
-            case Goaway() | UnknownMessage():
+            case Goaway(reason, within_ms):
+                self._owner.sent_away(self, reason, within_ms / 1000)
+            case UnknownMessage():
                 self._log.info("the engine sent %s", message)
             case ProtocolErrorMessage(code, text):
                 raise Refused(text, code=code)
@@ -211,7 +222,7 @@ class Session:
     # --- writing -------------------------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Sends what has piled up, in as few frames as possible, until goodbye was said."""
+        """Sends what has piled up, in as few frames as possible, until goodbye was said or the session is left."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -219,6 +230,8 @@ class Session:
                 await self._link.send(frame)
             if self._goodbye and not self._wake.is_set():
                 await self._link.send(encode_message(Goodbye()))
+                return
+            if self._leaving and not self._wake.is_set():
                 return
 
     def _outgoing(self) -> list[WorkerMessage]:

@@ -45,6 +45,7 @@ class Api:
             routes=[
                 Route("/livez", self._guarded(health.livez)),
                 Route("/readyz", self._guarded(health.readyz)),
+                Route("/metrics", self._guarded(health.metrics)),
                 Route(WORKERS_PATH, self._guarded(health.workers)),
                 *self._routes(self._endpoints()),
             ],

@@ -29,18 +29,29 @@ _RECEIVE_BYTES = 64 * 1024
 
 
 class Draining:
-    """Says to all connections of a server that each takes no further request.
+    """How a server comes to its end without a request that gets no answer.
 
-    A new connection still gets its one answer: a load balancer has to hear from ``/readyz`` that we are about to stop.
+    From `begin` on every answer says that it is the last of its connection. A connection between two requests is not
+    closed: its peer does not know yet, and its next request may be on the way (RFC 9112, 9.5). It gets one more answer,
+    or is closed by its peer, or in the end by `hang_up`. A new connection gets its one answer too: a load balancer has
+    to hear from ``/readyz`` that we are about to stop.
     """
 
     def __init__(self) -> None:
-        self._idle: set[trio.CancelScope] = set()
         self._begun = trio.Event()
+        self._quiet = trio.Event()
+        self._quiet.set()
+        self._hung_up = False
+        self._open = 0
+        self._idle: set[trio.CancelScope] = set()
 
     def begin(self) -> None:
-        """Connections between two requests close now, the others after their answer."""
         self._begun.set()
+
+    def hang_up(self) -> None:
+        """Close the connections that are between two requests, or on which none has come yet."""
+        self._begun.set()
+        self._hung_up = True
         for scope in list(self._idle):
             scope.cancel()
 
@@ -51,10 +62,25 @@ class Draining:
     async def wait_begun(self) -> None:
         await self._begun.wait()
 
+    async def wait_quiet(self) -> None:
+        """Until no connection is open, those apart that were handed over."""
+        await self._quiet.wait()
+
+    def opened(self) -> None:
+        self._open += 1
+        if self._quiet.is_set():
+            self._quiet = trio.Event()
+
+    def ended(self) -> None:
+        """Closed, or handed over."""
+        self._open -= 1
+        if self._open == 0:
+            self._quiet.set()
+
     async def idle(self, stream: trio.abc.ReceiveStream, seconds_max: float) -> bytes:
         """Wait for the first bytes of one more request; ``b""`` when there will be none."""
         with trio.move_on_after(seconds_max) as scope:
-            if self.begun:
+            if self._hung_up:
                 return b""
             self._idle.add(scope)
             try:
@@ -86,9 +112,12 @@ class HttpConnection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=host.limits.head_bytes_max)
         self._requests = 0
         self._peer_closed = False
+        self._is_counted = False
 
     async def serve(self) -> None:
         """Until the peer, a fault or the drain ends the connection; the stream is closed then."""
+        self._is_counted = True
+        self._host.draining.opened()
         try:
             while await self._serve_request():
                 self._http.start_next_cycle()
@@ -102,6 +131,12 @@ class HttpConnection:
             pass
         finally:
             await trio.aclose_forcefully(self._stream)
+            self._count_off()
+
+    def _count_off(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._host.draining.ended()
 
     # --- one request
 
@@ -132,11 +167,9 @@ class HttpConnection:
         return event
 
     async def _first_bytes(self) -> bytes:
-        if self._requests > 0:
-            return await self._host.draining.idle(self._stream, self._limits.idle_seconds_max)
-        with trio.move_on_after(self._limits.head_seconds_max):
-            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
-        return b""
+        limits = self._limits
+        seconds_max = limits.idle_seconds_max if self._requests > 0 else limits.head_seconds_max
+        return await self._host.draining.idle(self._stream, seconds_max)
 
     async def _answer(self, request: h11.Request) -> bool:
         exchange = self._open_exchange(request)
@@ -188,6 +221,7 @@ class HttpConnection:
         with trio.fail_after(self._limits.head_seconds_max):
             while isinstance(await self.next_event(), h11.Data):
                 pass
+        self._count_off()
         await handler(ReplayStream(self._stream, _head_of(request), self._http.trailing_data[0]))
 
     # --- what goes wrong

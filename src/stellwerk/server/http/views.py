@@ -17,7 +17,7 @@ from stellwerk.core.instance import InstanceState, Token
 from stellwerk.core.waits import OpenWait
 from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.model.process import Finding
-from stellwerk.ports import DefinitionRow, InstanceSummary
+from stellwerk.ports import DefinitionRow, InstanceSummary, NodeRow
 
 __all__ = [
     "definition_view",
@@ -26,6 +26,7 @@ __all__ = [
     "instant",
     "mapping_view",
     "message_view",
+    "node_view",
     "outcome_view",
     "plain_view",
     "state_view",
@@ -188,6 +189,28 @@ def worker_view(view: WorkerView) -> dict[str, object]:
         "client": view.client,
         "connected_at": to_rfc3339(view.connected_at_ms),
         "topics": [attrs.asdict(topic) for topic in view.topics],
+    }
+
+
+def node_view(row: NodeRow, now_ms: InstantMs) -> dict[str, object]:
+    report = row.report
+    seconds = max(1, now_ms - row.seen_ms_ago - report.started_at_ms) / 1000
+    return {
+        "node_id": report.node_id,
+        "name": report.name,
+        "url": report.url,
+        "version": report.version,
+        "started_at": to_rfc3339(report.started_at_ms),
+        "seen_ms_ago": row.seen_ms_ago,
+        "is_draining": report.is_draining,
+        "workers": report.workers,
+        "leases": report.leases,
+        "instances_live": report.instances_live,
+        "commits": report.commits,
+        "operations": report.operations,
+        "commits_per_second": round(report.commits / seconds, 1),
+        "operations_per_commit": round(report.operations / max(1, report.commits), 1),
+        "store_ms": round(report.store_ms, 2),
     }
 
 

@@ -5,6 +5,7 @@ A hop over the bridge costs 0.2 ms: one for each call of the store, never one fo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -47,11 +48,14 @@ class Bridge:
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine of asyncio from any task of this trio run; cancelling the caller cancels it.
 
-        :raises StoreUnavailable: the bridge is closed.
+        :raises StoreUnavailable: the bridge is closed, or was while the work ran.
         """
         if self._loop is None or self._closing.is_set():
             raise StoreUnavailable("the store is closed")
-        result: T = await self._loop.run_aio_coroutine(work())
+        try:
+            result: T = await self._loop.run_aio_coroutine(work())
+        except asyncio.CancelledError:  # not by the caller: that would be trio's
+            raise StoreUnavailable("the store is closed") from None
         return result
 
     async def close(self) -> None:
@@ -74,4 +78,4 @@ class Bridge:
 
 def _note(loop: object, context: dict[str, Any]) -> None:
     """What nobody awaits must not end the run, which is what the loop would do by itself."""
-    _log.error("background_work_failed", what=context.get("message"), exc_info=context.get("exception"))
+    _log.error("background work failed", what=context.get("message"), exc_info=context.get("exception"))

@@ -36,7 +36,7 @@ from stellwerk.stores.postgres.prefetch import Wanted, fetch_rows, is_scan
 from stellwerk.stores.postgres.pruning import prune
 from stellwerk.stores.postgres.tables import PostgresTables
 from stellwerk.stores.postgres.transactions import Done, transact_once
-from stellwerk.stores.tables import ROW_FAULTS, refusal_of
+from stellwerk.stores.tables import ROW_FAULTS, DataFault, refusal_of
 
 __all__ = ["step_locked", "transact_carefully"]
 
@@ -60,8 +60,7 @@ async def transact_carefully(
     """One outcome for each operation, as if they were done one after the other.
 
     :param now_ms: the lease clock; None: the database's, read in each transaction after its locks.
-    Raises what the driver raises, and `StoreUnavailable`: what was not answered may then be done in part, each
-    operation wholly or not at all.
+    :raises StoreUnavailable: some operations may be done then, each wholly or not at all.
     """
     outcomes: list[Outcome] = []
     for segment in _segments(operations):
@@ -175,8 +174,16 @@ def _is_of_one_operation(error: Exception) -> bool:
 
 def _refusal(operation: Operation, error: Exception) -> Outcome:
     if fault_of(error) is Fault.DATA:
-        return refusal_of(operation, error)
+        return refusal_of(operation, _without_rows(error))
     return InvariantBroken(f"the store could not do {type(operation).__name__}: {type(error).__name__}: {error}")
+
+
+def _without_rows(error: Exception) -> Exception:
+    """What follows the first line of the database's errors may quote what users keep there."""
+    if not isinstance(error, asyncpg.PostgresError):
+        return error
+    first_line = str(error).partition("\n")[0]
+    return DataFault(f"{type(error).__name__}: {first_line}")
 
 
 # --- messages ------------------------------------------------------------------------------------------------------
@@ -221,7 +228,9 @@ async def step_locked(
 ) -> Committed | RefusedChangeset | None:
     """Load, decide and commit while no other node can step the instance (consistency.md 4).
 
-    Raises what `decide` raises; else as `transact_carefully`.
+    Raises what `decide` raises.
+
+    :raises StoreUnavailable: as `transact_carefully`.
     """
     step = partial(_decide_and_step, instance_id, decide, now_ms)
     for tries_left in reversed(range(_TRIES_MAX)):
@@ -259,4 +268,5 @@ async def _decide_and_step(
 def _refused_step(error: Exception) -> RefusedChangeset:
     if fault_of(error) is not Fault.DATA:
         raise InvariantBroken(f"the store could not do the step: {type(error).__name__}: {error}") from error
-    return RefusedChangeset(RefusedGuard.DATA, f"{type(error).__name__}: {error}")
+    fault = _without_rows(error)
+    return RefusedChangeset(RefusedGuard.DATA, f"{type(fault).__name__}: {fault}")

@@ -10,6 +10,7 @@ from typing import TypeVar
 import asyncpg
 
 from stellwerk.errors import StoreUnavailable
+from stellwerk.ports import Log
 from stellwerk.stores.postgres.dialling import Dialler, close_quietly, timeouts
 from stellwerk.stores.postgres.dsn import PostgresConfig, parse_dsn
 from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of, is_read_only, unavailable
@@ -23,12 +24,14 @@ Work = Callable[[asyncpg.Connection], Awaitable[T]]
 class Connections:
     """For one loop of asyncio. They are made when they are needed, and made anew when they broke."""
 
-    def __init__(self, config: PostgresConfig, node_id: str, fraction: Callable[[], float]) -> None:
+    def __init__(
+        self, config: PostgresConfig, node_id: str, fraction: Callable[[], float], log: Log | None = None
+    ) -> None:
         """:param fraction: uniform in [0, 1), for the jitter of what is tried again."""
         self._config = config
         self._dsn = parse_dsn(config.dsn)
         self._listen_dsn = self._dsn if config.listen_dsn is None else parse_dsn(config.listen_dsn)
-        self._dialler = Dialler(config, node_id, fraction)
+        self._dialler = Dialler(config, node_id, fraction, log)
         self._known: set[asyncpg.Connection] = set()
         """All that may be used again; those that are not in it any more are closed by who has them."""
         self._writer: asyncpg.Connection | None = None
@@ -59,7 +62,8 @@ class Connections:
             await close_quietly(connection)
 
     async def read(self, work: Work[T]) -> T:
-        """Done again, once, when its connection was lost or others were in the way.
+        """For all that may happen twice: it is done again, once, when its connection was lost or others were in the
+        way.
 
         :raises StoreUnavailable: the database cannot answer.
         """
@@ -125,10 +129,11 @@ class Connections:
 
     @asynccontextmanager
     async def _snapshot(self, connection: asyncpg.Connection) -> AsyncIterator[None]:
+        """A pooler wants a transaction around every statement; in this one, works may begin any of their own."""
         if not self._config.is_pooled:
             yield
             return
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
+        async with connection.transaction(isolation="repeatable_read"):
             await self._set_timeouts(connection)
             yield
 
@@ -155,11 +160,14 @@ class Connections:
 
     @asynccontextmanager
     async def _soon(self, turn: asyncio.Lock | asyncio.Semaphore, problem: str) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self._config.command_seconds_max):
-                await turn.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(f"{self.where}: {problem}") from None
+        if turn.locked():
+            try:
+                async with asyncio.timeout(self._config.command_seconds_max):
+                    await turn.acquire()
+            except TimeoutError:
+                raise StoreUnavailable(f"{self.where}: {problem}") from None
+        else:
+            await turn.acquire()
         try:
             yield
         finally:

@@ -50,7 +50,7 @@ class PostgresDatabase:
     def __init__(self, config: PostgresConfig, *, clock: Clock, entropy: Entropy, log: Log, node_id: str) -> None:
         self._clock = clock
         self._entropy = entropy
-        self._connections = Connections(config, node_id, entropy.fraction)
+        self._connections = Connections(config, node_id, entropy.fraction, log)
         self._nodes = Nodes()
         self._notices = Notices(
             self._connections,
@@ -95,6 +95,18 @@ class PostgresDatabase:
 
     async def read(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
         return await self._connections.read(work)
+
+    async def write(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+        """One statement that writes, and may be done twice."""
+
+        async def do(connection: asyncpg.Connection) -> T:
+            async with self._connections.statement(connection):
+                return await work(connection)
+
+        try:
+            return await self._connections.write(do)
+        except DATABASE_ERRORS as error:
+            raise self._told(error) from error
 
     async def next_lock_expiry(self, dictated_ms: InstantMs | None) -> tuple[InstantMs | None, InstantMs]:
         """After a jump of the database's clock no lock is taken for expired for a while (consistency.md 19)."""
@@ -154,10 +166,10 @@ class PostgresDatabase:
         return await self._notices.next()
 
     async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
-        return await self.read(lambda connection: self._nodes.report_node(connection, report))
+        return await self.write(lambda connection: self._nodes.report_node(connection, report))
 
     async def known_nodes(self) -> Sequence[NodeRow]:
         return await self.read(self._nodes.nodes)
 
     async def forget_node(self, node_id: str) -> None:
-        await self.read(lambda connection: self._nodes.forget_node(connection, node_id))
+        await self.write(lambda connection: self._nodes.forget_node(connection, node_id))

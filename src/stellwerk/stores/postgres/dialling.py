@@ -6,21 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import asyncpg
-import structlog
 
 from stellwerk.errors import StoreUnavailable
+from stellwerk.ports import Log
 from stellwerk.stores.postgres.dsn import Dsn, PostgresConfig
 from stellwerk.stores.postgres.faults import DATABASE_ERRORS, may_heal, unavailable
 
-__all__ = ["Dialler", "timeouts"]
+__all__ = ["Dialler", "close_quietly", "timeouts"]
 
 _PAUSE_SECONDS_FIRST = 0.1
 _PAUSE_SECONDS_MAX = 5.0
 _LOCK_SECONDS_MAX = 5.0
 _IDLE_IN_TRANSACTION_SECONDS_MAX = 5.0
 _CLOSING_SECONDS_MAX = 2.0
-
-_log = structlog.get_logger(__name__)
 
 
 def timeouts(config: PostgresConfig) -> Mapping[str, str]:
@@ -47,9 +45,14 @@ _SESSION: Mapping[str, str] = {
 class Dialler:
     """All connections of a node: while the database is away, they wait for one and the same next attempt."""
 
-    def __init__(self, config: PostgresConfig, node_id: str, fraction: Callable[[], float]) -> None:
-        """:param fraction: uniform in [0, 1): nodes that lost the database together do not come back together."""
+    def __init__(
+        self, config: PostgresConfig, node_id: str, fraction: Callable[[], float], log: Log | None = None
+    ) -> None:
+        """:param fraction: uniform in [0, 1): nodes that lost the database together do not come back together.
+        :param log: told when the database is away, and when it is back.
+        """
         self._config = config
+        self._log = log
         self._name = f"stellwerk {node_id}"
         self._fraction = fraction
         self._failures = 0
@@ -104,15 +107,15 @@ class Dialler:
     def _note_failure(self, now: float, problem: StoreUnavailable) -> None:
         if now < self._not_before:
             return  # another connection's failure of the same moment
-        if self._failures == 0:
-            _log.warning("database unavailable", reason=problem.message)
+        if self._failures == 0 and self._log is not None:
+            self._log.warning("database unavailable", reason=problem.message)
         pause = min(_PAUSE_SECONDS_FIRST * 2**self._failures, _PAUSE_SECONDS_MAX)
         self._not_before = now + pause * (0.5 + self._fraction() / 2)
         self._failures = min(self._failures + 1, 16)
 
     def _note_success(self, dsn: Dsn) -> None:
-        if self._failures:
-            _log.info("database available again", database=str(dsn))
+        if self._failures and self._log is not None:
+            self._log.info("database available again", database=str(dsn))
         self._failures = 0
         self._not_before = 0.0
 

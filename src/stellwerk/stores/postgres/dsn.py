@@ -65,7 +65,7 @@ def parse_dsn(text: str) -> Dsn:
     target = parameters.pop("target_session_attrs", "primary")
     _check(parameters, target)
     kept = {name: value for name, value in parameters.items() if name not in (*_OURS, *_UNKNOWN_TO_ASYNCPG)}
-    database = unquote(parts.path.lstrip("/")) or parameters.get("dbname") or parameters.get("database")
+    database = unquote(parts.path.lstrip("/")) or parameters.get("dbname", parameters.get("database"))
     return Dsn(parts._replace(query=urlencode(kept)).geturl(), hosts, database, target)
 
 
@@ -81,6 +81,7 @@ def _hosts(authority: str, parameters: dict[str, str]) -> Sequence[tuple[str | N
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
+    """:raises ValueError: nothing of this name can be looked up."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.lstrip(":")
@@ -88,6 +89,9 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host, _, port = text.rpartition(":") if ":" in text else (text, "", "")
     else:
         host, _, port = text.partition(":")
+        host.encode("idna")
+    if not host:
+        raise ValueError("no host")
     return host, int(port) if port else _PORT
 
 
@@ -102,7 +106,7 @@ def _check(parameters: dict[str, str], target: str) -> None:
         )
 
 
-def _is_dsn(_instance: object, _attribute: object, value: str | None) -> None:
+def _is_dsn(_instance: object, _attribute: attrs.Attribute[Any], value: str | None) -> None:
     if value is not None:
         parse_dsn(value)
 

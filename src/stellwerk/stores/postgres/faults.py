@@ -60,11 +60,12 @@ _CODES = {
     "57P05": Fault.LOST,
 }
 _READ_ONLY = "25006"
-_NEVER_HEALING = ("28", "3D", "42", "0A")
+_NEVER_HEALING = ("0A", "22", "28", "3D", "42")
 """Of what comes instead of a connection: who asks again a second later gets the same answer."""
 
+_UNPOOLED_START = "unsupported startup parameter"  # pgbouncer's own words
+_POOLED = "this is a pooler: where it is in transaction mode, say so (--listen-db DSN, is_pooled=True)"
 _WAYS_OUT = {
-    "08P01": "where this is a pooler in transaction mode, say so (--listen-db DSN, is_pooled=True)",
     "25006": "a standby or set to read-only: nothing can be written before it is promoted or set to read-write",
     "28000": "check user, password and pg_hba.conf",
     "28P01": "check user and password",
@@ -106,7 +107,7 @@ def is_read_only(error: BaseException) -> bool:
 
 def may_heal(error: BaseException) -> bool:
     """Of an error in place of a connection: trying again soon may help."""
-    if fault_of(error) is Fault.MISTAKE or isinstance(error, asyncpg.InterfaceError):
+    if isinstance(error, asyncpg.InterfaceError) or _UNPOOLED_START in str(error):
         return False
     return not _code(error).startswith(_NEVER_HEALING)
 
@@ -125,7 +126,7 @@ def _reason(error: BaseException) -> str:
         return "none of its servers can be written to: a primary is needed"
     if isinstance(error, OSError):
         return f"cannot be reached: {_first_line(error)}; check host and port, and that it runs"
-    way_out = _WAYS_OUT.get(_code(error))
+    way_out = _POOLED if _UNPOOLED_START in str(error) else _WAYS_OUT.get(_code(error))
     return _first_line(error) + (f" ({way_out})" if way_out else "")
 
 

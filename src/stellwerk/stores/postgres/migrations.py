@@ -34,7 +34,7 @@ CREATE TABLE stellwerk.schema_migrations (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     readable_from bigint NOT NULL
 )"""
-# to_regclass() would not do: it remembers that there was no schema, until the transaction that waited for the lock ends.
+# Not to_regclass(): it goes on seeing no schema in the transaction that has waited while another node made it.
 _TABLES = """
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'stellwerk' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
@@ -92,9 +92,10 @@ async def migrate(connection: asyncpg.Connection, where: str, known: Sequence[Mi
 
 async def _is_up_to_date(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> bool:
     """Most starts find nothing to do, and shall wait for nobody then."""
-    if _REGISTER not in await _tables(connection):
-        return False
-    return not _unapplied(await _applied(connection), where, known)
+    async with connection.transaction(readonly=True):  # a pooler wants one around every statement
+        if _REGISTER not in await _tables(connection):
+            return False
+        return not _unapplied(await _applied(connection), where, known)
 
 
 async def _missing(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> Sequence[Migration]:

@@ -9,10 +9,12 @@ from stellwerk.stores.tables import DataFault
 
 __all__ = ["prune"]
 
-# An instance that somebody works on, or prunes, is for another time.
+# An instance that somebody works on, or prunes, is for another time. COALESCE hides the status from a planner that has
+# no statistics yet, takes those three for rare, and sorts the whole table.
 _LOCK_ENDED = """
 SELECT instance_id FROM stellwerk.instances
-WHERE ended_at_ms IS NOT NULL AND ended_at_ms < $1 AND status IN ('COMPLETED', 'FAILED', 'CANCELLED')
+WHERE ended_at_ms IS NOT NULL AND ended_at_ms < $1
+    AND coalesce(status IN ('COMPLETED', 'FAILED', 'CANCELLED'), false)
 ORDER BY ended_at_ms, instance_id LIMIT $2 FOR UPDATE SKIP LOCKED"""
 # One instance after the other is counted, as long as those before it are not enough rows.
 _CHOOSE = """
@@ -29,8 +31,8 @@ WITH RECURSIVE chosen (place, instance_id, row_count) AS (
     WHERE row_count < $2 AND place < cardinality($1::text[])
 )
 SELECT instance_id FROM chosen WHERE instance_id IS NOT NULL"""
-# Here and below: without statistics, a planner that sees how many ids there are would read the whole table. So they come
-# out of a subquery. Tasks are locked in the order of their ids, as everybody does.
+# Here and below: without statistics, a planner that sees how many ids there are would read the whole table. So they
+# come out of a subquery. Tasks are locked in the order of their ids, as everybody does.
 _LOCK_TASKS = """
 SELECT task_id FROM stellwerk.external_tasks WHERE process_instance = ANY (ARRAY(SELECT unnest($1::text[])))
 ORDER BY task_id FOR UPDATE"""

@@ -238,7 +238,11 @@ claimed AS (
 SELECT NULL AS timer_id, NULL AS instance_id, CASE WHEN (SELECT count(*) FROM due) < $2 THEN least(
         (SELECT min(due_at_ms) FROM stellwerk.timers WHERE due_at_ms > $1),
         (SELECT min($1 + CASE WHEN claimed_until_ms > now_ms THEN claimed_until_ms - now_ms ELSE {_CLAIM_MS} END)
-         FROM stellwerk.timers, clock WHERE due_at_ms <= $1 AND timer_id <> ALL (ARRAY(SELECT timer_id FROM due)))
+         FROM clock, (
+            SELECT claimed_until_ms FROM stellwerk.timers
+            WHERE due_at_ms <= $1 AND timer_id <> ALL (ARRAY(SELECT timer_id FROM due))
+            ORDER BY due_at_ms, timer_id LIMIT 1000
+        ) others)
     ) ELSE (
         SELECT due_at_ms FROM stellwerk.timers
         WHERE claimed_until_ms <= (SELECT now_ms FROM clock) AND timer_id <> ALL (ARRAY(SELECT timer_id FROM due))
@@ -280,6 +284,7 @@ WITH awaited AS MATERIALIZED (
     WHERE NOT is_consumed AND expires_at_ms > $1 AND (
         EXISTS (SELECT FROM stellwerk.subscriptions s WHERE s.name = m.name AND s.key = m.key OFFSET 0)
         OR EXISTS (SELECT FROM stellwerk.start_subscriptions t WHERE t.name = m.name OFFSET 0))
+    ORDER BY published_at_ms, message_id LIMIT $3
 ),
 listed AS MATERIALIZED (
     SELECT name, key, count(*) AS messages,
@@ -309,16 +314,30 @@ paired AS (
     ORDER BY pair.published_at_ms, pair.message_id LIMIT $2
 )
 SELECT {", ".join(f"m.{column}" for column in rows.MESSAGE_COLUMNS)},
-    instance_id, subscription_id, CASE WHEN subscription_id IS NULL THEN definition_id END
-FROM paired
-CROSS JOIN LATERAL (SELECT * FROM stellwerk.messages m WHERE m.message_id = paired.message_id OFFSET 0) m
+    instance_id, subscription_id, CASE WHEN subscription_id IS NULL THEN definition_id END, is_cut
+FROM (SELECT count(*) = $3 AS is_cut FROM awaited) counted
+LEFT JOIN (
+    paired CROSS JOIN LATERAL (SELECT * FROM stellwerk.messages m WHERE m.message_id = paired.message_id OFFSET 0) m
+) ON true
 ORDER BY paired.published_at_ms, paired.message_id"""  # noqa: S608
 
 
 async def matched_messages(connection: asyncpg.Connection, now_ms: InstantMs, limit: int) -> list[MatchedMessage]:
     """Each message with the first subscription that no older message takes, else with what it starts."""
-    found = await connection.fetch(_MATCHED_MESSAGES, now_ms, limit)
-    return [MatchedMessage(rows.message_from_row(row[:6]), *row[6:]) for row in found]
+    # Of a great many that wait, the oldest are nearly always enough.
+    found, is_cut = await _matched_of_oldest(connection, now_ms, limit, 2 * limit)
+    if is_cut and len(found) < limit:
+        found, _ = await _matched_of_oldest(connection, now_ms, limit, None)
+    return found
+
+
+async def _matched_of_oldest(
+    connection: asyncpg.Connection, now_ms: InstantMs, limit: int, oldest: int | None
+) -> tuple[list[MatchedMessage], bool]:
+    """Among so many that something waits for (None: all), and whether there may be more of them."""
+    found = await connection.fetch(_MATCHED_MESSAGES, now_ms, limit, oldest)
+    matches = [MatchedMessage(rows.message_from_row(row[:6]), *row[6:9]) for row in found if row[0] is not None]
+    return matches, bool(found[0][9])
 
 
 # --- what waits for somebody ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -41,7 +41,7 @@ from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.database import PostgresDatabase
 from stellwerk.stores.postgres.dsn import PostgresConfig
 
-__all__ = ["DictatedClock", "PostgresStore"]
+__all__ = ["AsyncioBridge", "DictatedClock", "PostgresStore"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -55,6 +55,14 @@ class DictatedClock(Protocol):
     def now_ms(self) -> InstantMs: ...
 
     def close(self) -> None: ...
+
+
+class AsyncioBridge(Protocol):
+    """Runs asyncio's coroutines for a task of trio (`Bridge`)."""
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+    async def close(self) -> None: ...
 
 
 class PostgresStore:
@@ -72,13 +80,13 @@ class PostgresStore:
         log: Log,
         node_id: str,
         lease_clock: DictatedClock | None = None,
-        open_bridge: Callable[[], Coroutine[Any, Any, Bridge]] = Bridge.open,
+        open_bridge: Callable[[], Awaitable[AsyncioBridge]] = Bridge.open,
     ) -> None:
         self._new_database = partial(PostgresDatabase, config, clock=clock, entropy=entropy, log=log, node_id=node_id)
         self._database = self._new_database()
         self._lease_clock = lease_clock
         self._open_bridge = open_bridge
-        self._bridge: Bridge | None = None
+        self._bridge: AsyncioBridge | None = None
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._database}, {'closed' if self._bridge is None else 'open'})"
@@ -212,7 +220,12 @@ class PostgresStore:
         return await self._read(reads.due_timers, now_ms, limit)
 
     async def claim_timers(self, now_ms: InstantMs, limit: int) -> tuple[Sequence[DueTimer], InstantMs | None]:
-        return await self._read(reads.claim_timers, now_ms, limit, self._now_ms)
+        dictated_ms = self._now_ms
+
+        async def claim(connection: asyncpg.Connection) -> tuple[Sequence[DueTimer], InstantMs | None]:
+            return await reads.claim_timers(connection, now_ms, limit, dictated_ms)
+
+        return await self._run(partial(self._database.write, claim))
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
         return await self._read(reads.matched_messages, now_ms, limit)
@@ -249,6 +262,12 @@ class PostgresStore:
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return await self._read(reads.inbox, limit)
+
+    @property
+    def clock_jumps(self) -> int:
+        """How often the database's clock was set since this node started."""
+        watch = self._database.clock_watch
+        return watch.jumps_forward + watch.jumps_backward
 
     # --- beside other nodes ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The careful way's view of the PostgreSQL tables: rows that were locked and read before, and this transaction's writes.
+"""The careful way's view of the PostgreSQL tables: rows that were locked and read before, under its own writes.
 
 Reading is synchronous, so every row must have been asked for (`prefetch`). The writes are gathered and sent together.
 """
@@ -36,7 +36,6 @@ _WAVE_ORDER = (
     Write.DELETE_USER_TASKS,
     Write.INSERT_INCIDENTS,
     Write.DELETE_INCIDENTS,
-    Write.INSERT_MESSAGES,
     Write.CONSUME_MESSAGES,
     Write.INSERT_INBOX,
     Write.DELETE_INBOX,
@@ -79,6 +78,8 @@ class PostgresTables:
         self._instances: dict[str, _WrittenInstance] = {}
         self._snapshots: dict[str, SqlRow] = {}
         self._attempts: dict[tuple[str, int], TaskAttempt] = {}
+        self._messages: dict[str, SqlRow] = {}
+        """New ones."""
         self._consumed = dict(fetched.consumed)
         self._incidents = dict(fetched.incidents)
         self._inbox = set(fetched.inbox)
@@ -90,7 +91,7 @@ class PostgresTables:
 
     @property
     def has_written(self) -> bool:
-        return bool(self._tasks or self._instances or self._waves[0].rows)
+        return bool(self._tasks or self._instances or self._messages or self._waves[0].rows)
 
     async def send(self, connection: asyncpg.Connection) -> None:
         """:raises InvariantBroken: a locked row is gone."""
@@ -109,13 +110,15 @@ class PostgresTables:
             (Write.INSERT_TASKS, self._new_tasks()),
             (Write.UPDATE_TASKS, self._changed_tasks()),
             (Write.REWRITE_VARIABLES, self._rewritten_tasks()),
+            (Write.INSERT_MESSAGES, [self._messages[key] for key in sorted(self._messages)]),
         )
         yield from ((statement, parameters) for statement, parameters in found if parameters)
         for wave in self._waves:
             yield from ((statement, wave.rows[statement]) for statement in _WAVE_ORDER if statement in wave.rows)
 
     def _new_instances(self) -> list[SqlRow]:
-        """In order of their ids: another node may be inserting the same ones, and who waits for whom must be clear."""
+        """In order of their ids, as tasks and messages: should another node insert the same ones, one waits for the
+        other, and not each for each."""
         return [
             (
                 instance_id,
@@ -333,7 +336,7 @@ class PostgresTables:
 
     def insert_message(self, row: MessageRow) -> None:
         self._consumed[row.message_id] = False
-        self._write(Write.INSERT_MESSAGES, rows.message_to_row(row))
+        self._messages[row.message_id] = rows.message_to_row(row)
 
     def consume_message(self, message_id: str) -> None:
         self._consumed[message_id] = True

@@ -16,7 +16,7 @@ import asyncpg
 from stellwerk.errors import InvariantBroken, StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.stores.postgres.connections import Connections
-from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of
+from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of, unavailable
 
 __all__ = ["Done", "transact_once"]
 
@@ -32,18 +32,23 @@ _IN_DOUBT_SECONDS_MAX = 60.0
 _PAUSE_SECONDS_FIRST = 0.005
 _PAUSE_SECONDS_MAX = 0.5
 
+# All statements go by keys or along an index, whatever the statistics say: with none yet the planner would read tables.
 _BEGIN_BATCH = """
-INSERT INTO stellwerk.batches (batch_id, now_ms)
-VALUES (coalesce($1::uuid, gen_random_uuid()), coalesce($2::bigint, stellwerk.now_ms()))
-ON CONFLICT DO NOTHING RETURNING batch_id"""
+WITH begun AS (
+    INSERT INTO stellwerk.batches (batch_id, now_ms)
+    VALUES (coalesce($1::uuid, gen_random_uuid()), coalesce($2::bigint, stellwerk.now_ms()))
+    ON CONFLICT DO NOTHING RETURNING batch_id
+) SELECT batch_id, set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true) FROM begun"""
 
 
 async def transact_once(connections: Connections, work: _Work[T], now_ms: InstantMs | None) -> T:
     """Do `work` in a transaction and commit it, if it wrote anything. It is done again when others were in the way or
     the connection was lost, but committed only once.
 
-    Raises what `work` raises, what the driver raises, or `StoreUnavailable`: nothing was committed then, or the message
-    says that this is not known.
+    Raises what `work` raises, data errors of the driver among it; then nothing was committed.
+
+    :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
     """
     transaction = _Transaction(connections, work, now_ms)
     loop = asyncio.get_running_loop()
@@ -55,7 +60,10 @@ async def transact_once(connections: Connections, work: _Work[T], now_ms: Instan
         except (*DATABASE_ERRORS, StoreUnavailable) as error:
             spent = loop.time() - began
             if not _is_worth_repeating(error, transaction.is_in_doubt, spent):
-                raise _told(error, transaction.is_in_doubt, connections.where) from error
+                told = _told(error, transaction.is_in_doubt, connections.where)
+                if told is error:
+                    raise
+                raise told from error
         await asyncio.sleep(_pause(attempt, transaction.batch_id))
         attempt += 1
 
@@ -67,9 +75,11 @@ def _is_worth_repeating(error: Exception, is_in_doubt: bool, spent_seconds: floa
 
 
 def _told(error: Exception, is_in_doubt: bool, where: str) -> Exception:
-    if not is_in_doubt:
-        return error
-    return StoreUnavailable(f"{where}: the connection was lost while committing, and whether it happened is not known")
+    if is_in_doubt:
+        return StoreUnavailable(
+            f"{where}: the connection was lost while committing, and whether it happened is not known"
+        )
+    return error if fault_of(error) in (Fault.DATA, Fault.MISTAKE) else unavailable(error, where)
 
 
 def _pause(attempt: int, batch_id: UUID | None) -> float:

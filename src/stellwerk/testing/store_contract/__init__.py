@@ -17,9 +17,9 @@ from stellwerk.testing.store_contract.messages import MessageContract
 from stellwerk.testing.store_contract.pruning import PruningContract
 from stellwerk.testing.store_contract.reads import ReadContract
 from stellwerk.testing.store_contract.sessions import SessionContract
-from stellwerk.testing.store_contract.world import ManualClock, StoreWorld
+from stellwerk.testing.store_contract.world import DictatedLeaseClock, ManualClock, StoreWorld
 
-__all__ = ["ManualClock", "StoreContract", "StoreWorld"]
+__all__ = ["DictatedLeaseClock", "ManualClock", "StoreContract", "StoreWorld"]
 
 
 class StoreContract(

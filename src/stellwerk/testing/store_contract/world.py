@@ -31,8 +31,9 @@ from stellwerk.ports import (
     TaskEnding,
     TaskLease,
 )
+from stellwerk.stores.lease_clock import LeaseClock
 
-__all__ = ["START_MS", "ContractBase", "ManualClock", "StoreWorld", "holder", "new_task"]
+__all__ = ["START_MS", "ContractBase", "DictatedLeaseClock", "ManualClock", "StoreWorld", "holder", "new_task"]
 
 T = TypeVar("T")
 
@@ -59,6 +60,20 @@ class ManualClock:
 
     async def sleep(self, seconds: float) -> None:
         self.advance(int(seconds * 1000))
+
+
+class DictatedLeaseClock(LeaseClock):
+    """The lease clock for a store whose database has one of its own, which no test can set."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self._high_water_ms: InstantMs = 0
+
+    def open(self, high_water_ms: InstantMs = 0) -> None:
+        super().open(max(high_water_ms, self._high_water_ms))
+
+    def close(self) -> None:
+        self._high_water_ms = self.now_ms()
 
 
 def holder(worker_id: str = "worker", boot_id: str = "boot", session_no: int = 1) -> Holder:

@@ -1,4 +1,4 @@
-"""Running an engine: health, figures, pruning, backups."""
+"""Running an engine: health, figures, nodes, pruning, backups."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from stellwerk.server.http import requests
+from stellwerk.server.http import requests, views
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
 from stellwerk.server.http.downloads import FileDownload
+from stellwerk.server.http.metrics import CONTENT_TYPE, Metrics
 from stellwerk.wire.messages import SUBPROTOCOL
 
 __all__ = ["HealthEndpoints", "OperationEndpoints"]
@@ -23,6 +24,7 @@ class HealthEndpoints:
 
     def __init__(self, context: ApiContext) -> None:
         self._draining = context.draining
+        self._metrics = Metrics(context.node)
 
     async def livez(self, _request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -31,6 +33,9 @@ class HealthEndpoints:
         if self._draining.begun:
             return PlainTextResponse("draining", 503)
         return PlainTextResponse("ok")
+
+    async def metrics(self, _request: Request) -> Response:
+        return Response(await self._metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def workers(self, _request: Request) -> Response:
         """Upgrade requests do not come here."""
@@ -47,6 +52,7 @@ class OperationEndpoints:
     def endpoints(self) -> Sequence[Endpoint]:
         return (
             Endpoint("GET", "/statistics", self.statistics),
+            Endpoint("GET", "/nodes", self.nodes),
             Endpoint("POST", "/prune", self.prune),
             Endpoint("GET", "/backup", self.backup),
         )
@@ -54,6 +60,12 @@ class OperationEndpoints:
     async def statistics(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         return answer(self._node.statistics())
+
+    async def nodes(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        now_ms = self._node.ports.clock.wall_ms()
+        rows = await self._node.nodes()
+        return answer({"nodes": [views.node_view(row, now_ms) for row in rows]})
 
     async def prune(self, request: Request) -> Response:
         body = await self._context.body(request, requests.PruneRequest)

@@ -1,0 +1,148 @@
+"""An engine within this process, from its options to the signal that ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from stellwerk.cli.mistakes import Mistake
+from stellwerk.cli.output import say
+from stellwerk.cli.streams import OutputFailed
+
+if TYPE_CHECKING:
+    from stellwerk.app import AppConfig
+    from stellwerk.app.databases import Database
+
+__all__ = [
+    "DRAIN_SECONDS_MAX",
+    "ServeOptions",
+    "announce",
+    "database_option",
+    "exit_on_next",
+    "from_environment",
+    "serve_here",
+]
+
+DRAIN_SECONDS_MAX = 3.0
+"""How long workers may finish what they have before the engine stops; their leases survive it anyway."""
+
+
+@attrs.frozen(kw_only=True)
+class ServeOptions:
+    """Those of ``stellwerk serve``, as they were given. They go to other processes as JSON."""
+
+    db: str
+    listen_db: str | None
+    host: str
+    port: int
+    synchronous: str
+    failure_policy: str | None
+    log_level: str
+    log_format: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ServeOptions:
+        """Options that this version does not know are left out: a later one may have sent them."""
+        return cls(**{field.name: values[field.name] for field in attrs.fields(cls)})
+
+    def config(self, descriptors: tuple[int, ...] = ()) -> AppConfig:
+        """:param descriptors: of inherited sockets that listen.
+
+        :raises Mistake: they do not go together, or name what is not there.
+        """
+        from stellwerk.actors.node import NodeConfig
+        from stellwerk.app import AppConfig
+        from stellwerk.model.process import FailurePolicy
+        from stellwerk.system.logging import LogFormat, LogLevel
+
+        policy = None if self.failure_policy is None else FailurePolicy(self.failure_policy)
+        return AppConfig(
+            db=database_option(self.db, self.listen_db),
+            synchronous="FULL" if self.synchronous == "full" else "NORMAL",
+            host=self.host,
+            port=self.port,
+            listen_descriptors=descriptors,
+            node=NodeConfig(failure_policy=policy),
+            log_level=LogLevel(self.log_level),
+            log_format=LogFormat(self.log_format),
+        )
+
+
+def database_option(db: str, listen_db: str | None = None) -> Database:
+    """:raises Mistake: it is no database, or the file could not be made."""
+    from stellwerk.app.databases import database_of
+    from stellwerk.errors import InvalidInput
+
+    if not db:
+        raise Mistake("--db: the name of a file, :memory:, or postgresql://user@host/database")
+    try:
+        database = database_of(db, listen_db)
+    except InvalidInput as error:
+        raise Mistake(f"{'--db' if listen_db is None else '--listen-db'}: {error.message}") from None
+    if isinstance(database, Path):
+        _check_file(database)
+    return database
+
+
+def _check_file(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise Mistake(f"{path}: is a directory")
+        if not path.absolute().parent.is_dir():
+            raise Mistake(f"{path}: there is no directory {path.absolute().parent}")
+    except OSError as error:
+        raise Mistake(f"{path}: {error.strerror}") from None
+
+
+def serve_here(config: AppConfig) -> None:
+    """:raises Mistake: the port or the database cannot be had."""
+    import trio
+
+    from stellwerk.app import CannotListen
+    from stellwerk.errors import StoreUnavailable
+    from stellwerk.system.memory import collect_seldom
+
+    collect_seldom()
+    try:
+        trio.run(_serve_until_signal, config)
+    except (CannotListen, StoreUnavailable) as error:
+        raise Mistake(error.message) from None
+
+
+async def _serve_until_signal(config: AppConfig) -> None:
+    import trio
+
+    from stellwerk.app import serve_engine, without_group
+    from stellwerk.system.signals import open_stop_signals
+
+    with without_group(), open_stop_signals() as signals:
+        async with trio.open_nursery() as nursery:
+            async with serve_engine(config) as engine:
+                announce(engine.url)
+                await anext(signals)
+                nursery.start_soon(exit_on_next, signals)
+                await engine.drain(DRAIN_SECONDS_MAX)
+            nursery.cancel_scope.cancel()
+
+
+async def exit_on_next(signals: AsyncIterator[int]) -> None:
+    from stellwerk.system.signals import exit_at_once
+
+    exit_at_once(await anext(signals))
+
+
+def announce(url: str) -> None:
+    # Who closed our standard output does not want to know; the engine runs all the same.
+    with contextlib.suppress(OutputFailed):
+        say(f"stellwerk {version('stellwerk')} listening on {url}")
+
+
+def from_environment(variable: str) -> str | None:
+    """None where it is not set, or empty."""
+    return os.environ.get(variable) or None
