@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("stellwerk.testing.store_contract")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=12, help="how often the engine is killed with SIGKILL under load")
     parser.addoption("--kill-seed", type=int, default=1, help="the seed of the moments at which it is killed")
-    parser.addoption("--chaos-seconds", type=float, default=15, help="how long two nodes are killed and cut off")
+    parser.addoption("--chaos-seconds", type=float, default=12, help="how long two nodes are killed and cut off")
     parser.addoption("--chaos-seed", type=int, default=1, help="the seed of what befalls them")
     parser.addoption("--failover", action="store_true", help="also let a standby take the place of its primary")
 
@@ -69,6 +69,8 @@ class Network:
         self.port = 0
         self.accepted = 0
         """How many connections came."""
+        self.held_bytes = 0
+        """How much was held back, all in all."""
 
     def dsn(self, dsn: str) -> str:
         """The same database, through this network (its server listens on 127.0.0.1)."""
@@ -110,22 +112,25 @@ class Network:
             self._streams |= {client, server}
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_pump, client, server, flows, "requests")
-                    nursery.start_soon(_pump, server, client, flows, "answers")
+                    nursery.start_soon(self._pump, client, server, flows, "requests")
+                    nursery.start_soon(self._pump, server, client, flows, "answers")
             finally:
                 self._streams -= {client, server}
 
-
-async def _pump(source: trio.SocketStream, sink: trio.SocketStream, flows: Flows, direction: Direction) -> None:
-    try:
-        while data := await source.receive_some(65536):
+    async def _pump(
+        self, source: trio.SocketStream, sink: trio.SocketStream, flows: Flows, direction: Direction
+    ) -> None:
+        try:
+            while data := await source.receive_some(65536):
+                if not flows[direction].is_set():
+                    self.held_bytes += len(data)
+                    await flows[direction].wait()
+                await sink.send_all(data)
             await flows[direction].wait()
-            await sink.send_all(data)
-        await flows[direction].wait()
-        await sink.send_eof()
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        _reset(source)
-        _reset(sink)
+            await sink.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            _reset(source)
+            _reset(sink)
 
 
 class _Started:

@@ -147,6 +147,7 @@ async def test_fault_10_an_expired_lock_is_offered_and_its_holder_told_wherever_
     await a.start()
     offer = await silent.task()
     leased_at = trio.current_time()
+    await trio.sleep(0.5)
     other = await b.connect("work")
     again = await other.task()
     assert again.fence > offer.fence
@@ -167,6 +168,7 @@ async def test_fault_10_also_when_a_node_without_workers_reclaims_it(
     await a.start()
     await silent.task()
     leased_at = trio.current_time()
+    await trio.sleep(0.5)
     other = await b.connect("work")
     a.store.seconds = b.store.seconds = 0.01
     nearest = await nodes.start()

@@ -109,7 +109,7 @@ async def die_with(nursery: trio.Nursery, scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def test_E5_the_workers_of_a_node_that_died_keep_their_leases_on_the_other(
+async def test_fault_20_the_workers_of_a_node_that_died_keep_their_leases_on_the_other(
     autojump_clock: object, nodes: Any, one_task: Any
 ) -> None:
     a, b = await nodes.start(), await nodes.start()

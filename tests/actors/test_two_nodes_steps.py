@@ -78,7 +78,7 @@ async def work_off(peer: Any) -> None:
 
 
 @pytest.mark.parametrize("hints", [True, False])
-async def test_rule_4_both_nodes_step_one_wide_instance(
+async def test_rule_4_fault_59_both_nodes_step_one_wide_instance(
     autojump_clock: object, pair: Any, flow: Any, hints: bool
 ) -> None:
     a, b = await pair(hints)

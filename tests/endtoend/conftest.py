@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +94,8 @@ class EngineProcess:
         assert status < 300, f"{method} {path}: {status} {answer}"
         return answer
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+    def ask(self, method: str, path: str, body: object = None, seconds: float = 60.0) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"Content-Type": "application/json"})
@@ -262,8 +264,16 @@ def workers(tmp_path: Path, engine: EngineProcess) -> Iterator[Workers]:
 
 ROAMING_TOPICS = ("first", "second", "third")
 _LOCK_SECONDS = 5.0
+_RESULTS = 60
+"""So many are waited for, before a blow and after it."""
+_RECOVERY_SECONDS_MAX = 10.0
+"""On a machine that does something else as well; most often it takes less than one."""
+_LOG_LINES_MAX = 30
+"""Of one node, for one trouble from its beginning to its end, workers that come back included."""
+_PATIENCE_SECONDS = 5.0
+"""So long a starter waits for an answer, before it asks the other node."""
 _REFUSED = "refused"
-"""No answer from the engine: it is down, or went down meanwhile."""
+"""No answer from the engine: it is down, or went down meanwhile, or took too long."""
 
 
 @attrs.define
@@ -274,6 +284,7 @@ class RoamingWorker:
     ledger_file: Path
     log_file: Path
     lines: list[dict[str, Any]] = attrs.field(factory=list)
+    is_killed: bool = False
     _read_bytes: int = 0
 
     def ledger(self, event: str) -> list[dict[str, Any]]:
@@ -303,15 +314,17 @@ class Cluster:
 
     folder: Path
     server: PostgresAccess
+    dsn: str
+    """Of the database, for who looks into it as an administrator."""
     nodes: list[EngineProcess] = attrs.field(factory=list)
     workers: list[RoamingWorker] = attrs.field(factory=list)
 
     def add_nodes(self, *dsns: str) -> None:
-        """Start one on each of these DSNs."""
-        for dsn in dsns:
-            node = EngineProcess(self.folder, name=f"engine-{len(self.nodes)}", dsn=dsn)
-            self.nodes.append(node)
-            node.start()
+        """Start one on each of these DSNs, all at once."""
+        new = [EngineProcess(self.folder, name=f"engine-{number}", dsn=dsn) for number, dsn in enumerate(dsns)]
+        self.nodes += new
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(EngineProcess.start, new))
 
     def add_workers(self, number: int) -> None:
         """They begin on one node after the other; waits until all are connected."""
@@ -333,13 +346,24 @@ class Cluster:
             )
         return RoamingWorker(process, ledger, log_file)
 
+    def replace_worker(self, number: int) -> None:
+        """Kill that one of those that run, and start another one."""
+        worker = self._running_workers()[number]
+        worker.is_killed = True
+        worker.process.kill()
+        worker.process.wait()
+        self.workers.append(self._new_worker([node.url for node in self.nodes]))
+
+    def _running_workers(self) -> list[RoamingWorker]:
+        return [worker for worker in self.workers if not worker.is_killed]
+
     def acknowledged(self) -> int:
         """How many results the engine has taken, for all workers to know."""
         return sum(worker.count("acknowledged") for worker in self.workers)
 
     def stop(self) -> None:
         """In order: workers first. An assertion when somebody does not go well."""
-        for worker in self.workers:
+        for worker in self._running_workers():
             assert worker.stop() == 0, worker.log_file.read_text()
         for node in self.nodes:
             assert node.stop() == 0, node.log
@@ -362,8 +386,6 @@ class Load:
     cluster: Cluster
     name: str
     """The business key of its instances."""
-    dsn: str
-    """Of the database, for who checks."""
     pause_seconds: float = 0.02
     started: dict[str, str] = attrs.field(factory=dict)
     """By request id."""
@@ -396,6 +418,13 @@ class Load:
             self.answers[_REFUSED if status == _REFUSED else answer["message"]] += 1
             await trio.sleep(0.05)
 
+    async def recovery(self, after: float = 0.0) -> float:
+        """Work goes on soon, by itself. → how long it took
+
+        :param after: the seconds that it may take beside what is usual.
+        """
+        return await self.progress(_RESULTS, after + _RECOVERY_SECONDS_MAX)
+
     async def progress(self, results: int, seconds: float = _START_SECONDS) -> float:
         """Wait until so many more results were acknowledged. → how long it took"""
         began = trio.current_time()
@@ -424,7 +453,7 @@ class Load:
 
     def _running(self) -> Sequence[Any]:
         statement = "SELECT instance_id FROM stellwerk.instances WHERE business_key = $1 AND status = 'RUNNING'"
-        return self.cluster.server.query(statement, self.name, dsn=self.dsn)
+        return self.cluster.server.query(statement, self.name, dsn=self.cluster.dsn)
 
     def check(self) -> None:
         """Nothing that was acknowledged is lost, and nothing has happened twice."""
@@ -443,7 +472,7 @@ class Load:
         self._check_results({row["task_id"]: row for row in tasks}, effects)
 
     def _rows(self, statement: str) -> Sequence[Any]:
-        return self.cluster.server.query(statement, self.name, dsn=self.dsn)
+        return self.cluster.server.query(statement, self.name, dsn=self.cluster.dsn)
 
     def _effects(self) -> dict[str, dict[str, object]]:
         """By instance: what its variables were set to, each of them once."""
@@ -491,7 +520,7 @@ class Load:
 
 async def _ask(node: EngineProcess, method: str, path: str, body: object) -> tuple[int | str, Any]:
     try:
-        return await trio.to_thread.run_sync(node.ask, method, path, body)
+        return await trio.to_thread.run_sync(node.ask, method, path, body, _PATIENCE_SECONDS)
     except (OSError, http.client.HTTPException):
         return _REFUSED, None
 
@@ -505,3 +534,29 @@ def cluster_of() -> type[Cluster]:
 @pytest.fixture(scope="session")
 def load_on() -> type[Load]:
     return Load
+
+
+@pytest.fixture
+def loaded(request: pytest.FixtureRequest) -> Callable[[Cluster], AbstractAsyncContextManager[Load]]:
+    """Work goes on before, meanwhile, and soon afterwards; in the end all is there, and the logs are short."""
+
+    @asynccontextmanager
+    async def run(cluster: Cluster) -> AsyncIterator[Load]:
+        load = Load(cluster, request.node.name)
+        await trio.to_thread.run_sync(load.deploy)
+        lengths = [len(node.log.splitlines()) for node in cluster.nodes]
+        async with trio.open_nursery() as nursery:
+            for starter in ("one", "other"):
+                nursery.start_soon(load.start_instances, starter)
+            await load.progress(_RESULTS)
+            yield load
+            seconds = await load.recovery()
+            await load.end()
+        load.check()
+        print(f"{len(load.started)} instances, {_RESULTS} results in {seconds:.1f} s, {dict(load.answers)}")
+        for node, length in zip(cluster.nodes, lengths, strict=True):
+            written = node.log.splitlines()[length:]
+            assert len(written) <= _LOG_LINES_MAX, "\n".join(written)
+            assert "Traceback" not in node.log, node.log
+
+    return run

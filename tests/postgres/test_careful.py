@@ -16,7 +16,7 @@ import trio
 from stellwerk.core.changes import IncidentRow, RowChanges, TimerRow
 from stellwerk.core.external_task import ExternalTask, Holder, OutcomeKind
 from stellwerk.core.facts import TokenEntered
-from stellwerk.errors import InvalidInput, StoreUnavailable
+from stellwerk.errors import InvalidInput
 from stellwerk.ports import (
     Changeset,
     CheckRepeat,
@@ -48,9 +48,7 @@ from stellwerk.ports import (
     TaskEnding,
     TaskLease,
 )
-from stellwerk.stores.postgres import transactions
 from stellwerk.stores.postgres.careful import step_locked, transact_carefully
-from stellwerk.testing.databases import PostgresServer
 from stellwerk.testing.store_contract.world import START_MS, holder, new_task
 
 NOW_MS: int | None = START_MS
@@ -158,6 +156,11 @@ def definition(digest: str) -> DeployDefinitions:
 
 def wish(task_id: str = "t", worker_id: str = "worker", duration_ms: int = 30_000) -> TaskLease:
     return TaskLease(task_id, holder(worker_id), duration_ms)
+
+
+def steps() -> list[Operation]:
+    lease = LeaseTasks((wish(),))
+    return [step("i", 0, RowChanges(new_tasks=(new_task("t"),))), lease, PublishMessage(message()), step("i", 1)]
 
 
 async def leased(node: Node, task_id: str = "t") -> ExternalTask:
@@ -424,6 +427,37 @@ async def test_the_instant_is_read_after_the_locks(a: Node, other: Session) -> N
     assert answer.kind is LeaseAnswerKind.LEASE_LOST
 
 
+async def test_rows_that_go_and_come_back_in_one_batch_end_as_one_after_the_other(a: Node, other: Session) -> None:
+    def due(due_at_ms: int) -> TimerRow:
+        return TimerRow("timer", "T", due_at_ms)
+
+    def send(command: bytes) -> tuple[InboxRow, ...]:
+        return (InboxRow("i", "x", command),)
+
+    outcomes = await a.transact(
+        step("i", 0, RowChanges(timers_armed=(due(1),)), inbox_sent=send(b"1")),
+        step("i", 1, RowChanges(timers_disarmed=("timer",), timers_armed=(due(2),)), inbox_sent=send(b"2")),
+        step("i", 2, RowChanges(timers_disarmed=("timer",)), inbox_consumed=("x",), inbox_sent=send(b"3")),
+        step("i", 3, RowChanges(timers_armed=(due(4),)), inbox_sent=send(b"4"), snapshot=b"first"),
+        step("i", 4, snapshot=b"last"),
+    )
+    assert [outcome.version for outcome in outcomes] == [1, 2, 3, 4, 5]
+    assert await other.value("SELECT string_agg(due_at_ms::text, ' ') FROM stellwerk.timers") == "4"
+    assert await other.value("SELECT string_agg(command, ' ') FROM stellwerk.inbox") == "3"
+    assert await other.value("SELECT snapshot FROM stellwerk.snapshots WHERE version = 5") == b"last"
+
+
+async def test_a_pooler_in_transaction_mode_changes_nothing(open_link: Any, pooled_dsn: str) -> None:
+    node = Node(await open_link(pooled_dsn, is_pooled=True))
+    created, (task,), published, stepped = await node.transact(*steps())
+    assert (created.version, published, stepped.version) == (1, True, 2)
+    bad = step("bad", 0, RowChanges(cancelled_tasks=("nothing",)))
+    refused, answer = await node.transact(bad, FailTask("t", task.fence, "digest", "out of order"))
+    assert (refused.guard, answer.kind) == (RefusedGuard.DATA, LeaseAnswerKind.DONE)
+    assert len(await node.do(FetchAndLock(holder(), ("payment",), 5, 1_000), START_MS + 600_000)) == 1
+    assert (await node.step_locked("i", next_step)).version == 3
+
+
 async def test_every_statement_goes_by_keys_or_along_an_index(open_link: Any, postgres_dsn: str, a: Node) -> None:
     """Also while the planner knows nothing of the tables yet."""
     link = await open_link(postgres_dsn)
@@ -579,117 +613,6 @@ async def test_what_writes_nothing_commits_nothing(a: Node, other: Session) -> N
         RefusedChangeset(RefusedGuard.VERSION, "i"),
     ]
     assert await other.count("batches") == 0
-
-
-# --- commit in doubt -------------------------------------------------------------------------------------------------
-
-_SLOW_COMMIT = """
-CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON stellwerk.history DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION wait_at_commit()"""
-_COMMITTING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND query ILIKE 'COMMIT%'"
-_WAITING_FOR_BATCH = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ILIKE '%.batches%'"
-
-
-@attrs.frozen
-class Doubt:
-    """A node whose way to the database may break while its commit waits for what `server_side` holds."""
-
-    node: Node
-    network: Any
-    server_side: Session
-
-    async def value_of(self, statement: str, wanted: Callable[[Any], bool]) -> Any:
-        with trio.fail_after(10):
-            while not wanted(value := await self.server_side.look(statement)):
-                await trio.sleep(0.005)
-        return value
-
-    async def committing(self) -> int:
-        """→ the process that waits in its commit."""
-        pid: int = await self.value_of(_COMMITTING, lambda pid: pid is not None)
-        return pid
-
-
-@pytest.fixture
-async def doubt(
-    open_link: Any, breakable_server: PostgresServer, breakable_dsn: str, network: Any
-) -> AsyncIterator[Doubt]:
-    server_side = await open_session(await open_link(breakable_dsn))
-    node = Node(await open_link(network.dsn(breakable_dsn), connect_seconds_max=1))
-    await server_side.execute(_SLOW_COMMIT)
-    await server_side.hold("SELECT pg_advisory_xact_lock(1)")
-    yield Doubt(node, network, server_side)
-    await server_side.link.bridge.run(server_side.connection.close)
-
-
-def steps() -> list[Operation]:
-    lease = LeaseTasks((wish(),))
-    return [step("i", 0, RowChanges(new_tasks=(new_task("t"),))), lease, PublishMessage(message()), step("i", 1)]
-
-
-async def check_done_once(doubt: Doubt, outcomes: list[Any]) -> None:
-    assert [type(outcome) for outcome in outcomes] == [Committed, tuple, bool, Committed]
-    assert (outcomes[0].version, outcomes[2], outcomes[3].version) == (1, True, 2)
-    stored = await doubt.server_side.value("SELECT fence FROM stellwerk.external_tasks WHERE state = 'LOCKED'")
-    assert outcomes[1][0].fence == stored
-    assert await doubt.server_side.count("history") == 2
-    assert await doubt.server_side.count("batches") == 1
-
-
-async def test_rule_3_a_commit_whose_answer_is_lost_is_not_done_again(doubt: Doubt) -> None:
-    async def lose() -> None:
-        await doubt.committing()
-        doubt.network.stall("answers")
-        await doubt.server_side.release()
-        await doubt.value_of("SELECT count(*) FROM stellwerk.history", lambda count: count == 2)
-        doubt.network.cut()
-        doubt.network.heal()
-
-    outcomes, _ = await at_once(lambda: doubt.node.transact(*steps()), lose)
-    await check_done_once(doubt, outcomes)
-
-
-async def test_rule_3_the_old_backend_is_still_committing(doubt: Doubt) -> None:
-    async def lose() -> None:
-        await doubt.committing()
-        doubt.network.cut()
-        doubt.network.heal()
-        await doubt.value_of(_WAITING_FOR_BATCH, lambda count: count == 1)
-        assert await doubt.server_side.count("history") == 0  # looking would find nothing
-        await doubt.server_side.release()
-
-    outcomes, _ = await at_once(lambda: doubt.node.transact(*steps()), lose)
-    await check_done_once(doubt, outcomes)
-
-
-async def test_rule_3_the_old_backend_dies_before_it_has_committed(doubt: Doubt) -> None:
-    async def kill() -> None:
-        pid = await doubt.committing()
-        await doubt.server_side.value("SELECT pg_terminate_backend($1)", pid)
-        await doubt.value_of(_COMMITTING, lambda other: other not in (None, pid))
-        await doubt.server_side.release()
-
-    outcomes, _ = await at_once(lambda: doubt.node.transact(*steps()), kill)
-    await check_done_once(doubt, outcomes)
-
-
-async def test_rule_3_a_doubt_that_cannot_be_resolved_is_told(doubt: Doubt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_IN_DOUBT_SECONDS_MAX", 0.2)
-
-    async def lose() -> None:
-        await doubt.committing()
-        doubt.network.cut()
-
-    async def transact() -> str:
-        with pytest.raises(StoreUnavailable) as caught:
-            await doubt.node.transact(*steps())
-        return caught.value.message
-
-    told, _ = await at_once(transact, lose)
-    assert "whether it happened is not known" in told
-    await doubt.server_side.release()
 
 
 async def test_a_connection_lost_before_the_commit_is_made_anew(a: Node, other: Session) -> None:

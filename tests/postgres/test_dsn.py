@@ -145,7 +145,7 @@ async def test_parameters_of_other_clients_are_left_out(open_link: Any, breakabl
 async def test_a_setting_that_the_server_does_not_know_is_named_at_once(
     open_link: Any, breakable_server: PostgresServer
 ) -> None:
-    with trio.fail_after(5), pytest.raises(StoreUnavailable, match="unrecognized configuration parameter .*no_such"):
+    with trio.fail_after(5), pytest.raises(StoreUnavailable, match=r"unrecognized configuration parameter .*no_such"):
         await open_link(f"{breakable_server.tcp_dsn('postgres')}?no_such.thing=1&no_such=1", connect_seconds_max=60)
 
 

@@ -33,6 +33,8 @@ class Backups:
         :raises Conflict: the store has no file, or another copy is there.
         """
         file = self._ports.store.file
+        if self._ports.store.is_shared:
+            raise Conflict("this engine keeps everything in PostgreSQL: use pg_dump, or the backups of your database")
         if file is None:
             raise Conflict("this engine keeps everything in memory: there is no file to copy")
         if self._copy is not None and not self._copy.is_closed:

@@ -212,6 +212,8 @@ class NodeReads:
 
     async def topics(self) -> Sequence[TopicView]:
         """Every topic with an open task or a worker that is connected to this node, by name."""
+        if self.config.is_offline:
+            await self.reports.look()
         backlogs = await self.ports.store.topic_backlogs()
         return topic_views(backlogs, self._sessions.values(), self._may_be_attended_elsewhere)
 

@@ -36,6 +36,10 @@ class NodeReports:
         self._heard = await self._ports.store.report_node(self._report())
         return self._heard
 
+    async def look(self) -> None:
+        """At what the others have reported, for a node that reports nothing itself."""
+        self._heard = await self._ports.store.nodes()
+
     @property
     def others_have_workers(self) -> bool:
         """By their last reports."""

@@ -21,17 +21,22 @@ STOPPED = "the engine stops; the request may be repeated"
 
 _PAUSE_SECONDS_FIRST = 0.05
 _PAUSE_SECONDS_MAX = 2.0
+_REPEAT_SECONDS = 60.0
+"""A store that stays away fails every service again and again: the log has it once in so long."""
 
 
 async def supervise(name: str, service: Callable[[], Awaitable[None]], *, clock: Clock, log: Log) -> NoReturn:
     """Run `service` for ever, with growing pauses between failures that follow each other closely."""
     pause = _PAUSE_SECONDS_FIRST
+    told, told_at = "", 0.0
     while True:
         began = clock.monotonic()
         try:
             await service()
         except StoreUnavailable as error:
-            log.warning("store unavailable", service=name, reason=str(error))
+            if str(error) != told or clock.monotonic() - told_at >= _REPEAT_SECONDS:
+                told, told_at = str(error), clock.monotonic()
+                log.warning("store unavailable", service=name, reason=told)
         except Exception:  # the one place where any fault of a service ends
             log.exception("service failed and starts again", service=name)
         if clock.monotonic() - began > _PAUSE_SECONDS_MAX:

@@ -29,6 +29,8 @@ class AppConfig:
     """0: a free one. None: none at all, only workers in this process can connect."""
     listen_descriptors: tuple[int, ...] = ()
     """Instead of `host` and `port`: sockets that listen already, which this process has inherited."""
+    siblings: Path | None = None
+    """A directory of the processes that have inherited the same, for what they ask each other."""
     node: NodeConfig = attrs.field(factory=NodeConfig)
     http_limits: HttpLimits = attrs.field(factory=HttpLimits)
     log_level: LogLevel = LogLevel.INFO

@@ -20,13 +20,14 @@ from stellwerk.ports import Ports
 from stellwerk.server.http.api import Api
 from stellwerk.server.http.connection import Draining, HttpHost, UpgradeHandler
 from stellwerk.server.http.limits import HttpLimits
+from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.serving import Server
 from stellwerk.server.websocket import WorkerSockets, asks_for_workers
 from stellwerk.system.clock import is_virtual_time
 from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.machine import host_name, process_name
 from stellwerk.system.memory_streams import MemoryListener
-from stellwerk.system.sockets import adopt_listeners, listening_port, open_listeners
+from stellwerk.system.sockets import adopt_listeners, listening_port, open_listeners, open_unix_listener
 
 __all__ = ["ServedEngine", "serve_engine"]
 
@@ -111,9 +112,10 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
             async with trio.open_nursery() as nursery:
                 node = await nursery.start(run_node, ports, config.node)
                 sockets = WorkerSockets(node, ports.log)
-                server = _server(node, sockets, ports, config.http_limits)
+                siblings, listening = await _meet_siblings(config, ports)
+                server = _server(node, sockets, ports, config.http_limits, siblings)
                 in_process = MemoryListener()
-                await nursery.start(server.serve, [in_process, *listeners])
+                await nursery.start(server.serve, [in_process, *listening, *listeners])
                 url = _url(config.host, listeners)
                 if url is not None:
                     ports.log.info("listening", url=url, db=shown_database(config.db))
@@ -148,13 +150,24 @@ def _reachable(host: str) -> str:
     return host_name() if host in _EVERY_ADDRESS else host
 
 
-def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits) -> Server:
+async def _meet_siblings(config: AppConfig, ports: Ports) -> tuple[Siblings | None, Sequence[trio.SocketListener]]:
+    if config.siblings is None:
+        return None, ()
+    siblings = Siblings(config.siblings, config.node.identity.node_id)
+    try:
+        return siblings, [await open_unix_listener(siblings.socket)]
+    except OSError as error:  # only figures depend on it
+        ports.log.warning("this node's figures are its own only", reason=str(error))
+        return siblings, ()
+
+
+def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits, siblings: Siblings | None) -> Server:
     draining = Draining()
 
     def upgrade(request: h11.Request) -> UpgradeHandler | None:
         return sockets.serve if asks_for_workers(request) else None
 
-    api = Api(node, entropy=ports.entropy, log=ports.log, draining=draining)
+    api = Api(node, entropy=ports.entropy, log=ports.log, draining=draining, siblings=siblings)
     return Server(
         HttpHost(
             application=api.application(),

@@ -6,7 +6,9 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from subprocess import PIPE
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -55,7 +57,7 @@ class _NodeProcess:
         self.started_at = trio.current_time()
 
     @classmethod
-    async def start(cls, options: ServeOptions, descriptors: Sequence[int], url: str) -> _NodeProcess:
+    async def start(cls, options: ServeOptions, descriptors: Sequence[int], directory: str) -> _NodeProcess:
         # -P: what lies in the working directory is none of ours. A group of its own: Ctrl-C is for the parent, who
         # stops them in order.
         command = [sys.executable, "-P", "-m", "stellwerk.cli.fleet_node"]
@@ -64,7 +66,8 @@ class _NodeProcess:
         )
         node = cls(process)
         # Not among its arguments, where others could read the password.
-        await node.tell(json.dumps({"options": attrs.asdict(options), "descriptors": list(descriptors), "url": url}))
+        order = {"options": attrs.asdict(options), "descriptors": list(descriptors), "directory": directory}
+        await node.tell(json.dumps(order))
         return node
 
     @property
@@ -142,6 +145,8 @@ class _Fleet:
         self._descriptors = [listener.socket.fileno() for listener in listeners]
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"http://{host}:{listening_port(listeners)}"
+        self._directory = TemporaryDirectory(prefix="stellwerk-")
+        """For what the nodes ask each other; nobody else may look into it."""
         self._log = log
         self._nursery = nursery
         self._alive: set[_NodeProcess] = set()
@@ -182,7 +187,7 @@ class _Fleet:
 
     async def _new_node(self) -> _NodeProcess:
         """→ one that is ready. :raises NodeFailed: it never will be."""
-        node = await _NodeProcess.start(self._options, self._descriptors, self.url)
+        node = await _NodeProcess.start(self._options, self._descriptors, self._directory.name)
         self._alive.add(node)
         try:
             await node.wait_ready()
@@ -280,6 +285,9 @@ class _Fleet:
         for node in self._alive:
             node.kill()
 
+    def close(self) -> None:
+        self._directory.cleanup()
+
     async def _wait_ended(self, nodes: Iterable[_NodeProcess]) -> None:
         async with self._ended:
             while self._alive & set(nodes):
@@ -304,8 +312,9 @@ async def _serve(options: ServeOptions, number: int) -> None:
         with without_group(), trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 fleet = _Fleet(options, number, listeners, log, nursery)
-                nursery.start_soon(_start, fleet, log, number)
-                await _obey(fleet, signals, nursery)
+                with closing(fleet):
+                    nursery.start_soon(_start, fleet, log, number)
+                    await _obey(fleet, signals, nursery)
                 nursery.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -338,6 +347,7 @@ async def _exit_on_next(fleet: _Fleet, signals: AsyncIterator[int]) -> None:
     async for number in signals:
         if number != signal.SIGHUP:
             fleet.kill()
+            fleet.close()
             exit_at_once(number)
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -76,7 +77,7 @@ async def _run() -> None:
     if first is None:
         return
     order: dict[str, Any] = json.loads(first)
-    config = ServeOptions.of(order["options"]).config(tuple(order["descriptors"]))
+    config = ServeOptions.of(order["options"]).config(tuple(order["descriptors"]), Path(order["directory"]))
     wishes = _Wishes()
     with without_group(), open_stop_signals() as signals:
         async with trio.open_nursery() as nursery:

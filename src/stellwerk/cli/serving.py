@@ -51,8 +51,9 @@ class ServeOptions:
         """Options that this version does not know are left out: a later one may have sent them."""
         return cls(**{field.name: values[field.name] for field in attrs.fields(cls)})
 
-    def config(self, descriptors: tuple[int, ...] = ()) -> AppConfig:
+    def config(self, descriptors: tuple[int, ...] = (), siblings: Path | None = None) -> AppConfig:
         """:param descriptors: of inherited sockets that listen.
+        :param siblings: a directory of the processes that have inherited the same.
 
         :raises Mistake: they do not go together, or name what is not there.
         """
@@ -68,6 +69,7 @@ class ServeOptions:
             host=self.host,
             port=self.port,
             listen_descriptors=descriptors,
+            siblings=siblings,
             node=NodeConfig(failure_policy=policy),
             log_level=LogLevel(self.log_level),
             log_format=LogFormat(self.log_format),

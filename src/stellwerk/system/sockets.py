@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import trio
 
-__all__ = ["BACKLOG", "adopt_listeners", "listening_port", "open_listeners"]
+__all__ = ["BACKLOG", "adopt_listeners", "listening_port", "open_listeners", "open_unix_listener"]
 
 BACKLOG = 1024
 """Connections that wait to be accepted: a whole fleet of workers reconnects at once when an engine restarts."""
@@ -28,6 +29,18 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
 def adopt_listeners(descriptors: Sequence[int]) -> list[trio.SocketListener]:
     """Those of sockets that listen already, which another process made. Closing them does not end its own."""
     return [trio.SocketListener(trio.socket.socket(fileno=descriptor)) for descriptor in descriptors]
+
+
+async def open_unix_listener(path: Path) -> trio.SocketListener:
+    """:raises OSError: there is something at the path, or it is too long for a socket."""
+    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    try:
+        await listening.bind(str(path))
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return trio.SocketListener(listening)
 
 
 def listening_port(listeners: Sequence[trio.SocketListener]) -> int:

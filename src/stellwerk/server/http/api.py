@@ -26,6 +26,7 @@ from stellwerk.server.http.endpoints.instances import InstanceEndpoints
 from stellwerk.server.http.endpoints.operations import HealthEndpoints, OperationEndpoints
 from stellwerk.server.http.endpoints.people import PeopleEndpoints
 from stellwerk.server.http.endpoints.tasks import TaskEndpoints
+from stellwerk.server.http.siblings import Siblings
 from stellwerk.wire.messages import WORKERS_PATH
 
 __all__ = ["Api", "is_foreign"]
@@ -34,8 +35,10 @@ _PREFIX = "/api/v1"
 
 
 class Api:
-    def __init__(self, node: Node, *, entropy: Entropy, log: Log, draining: Draining) -> None:
-        self._context = ApiContext(node, draining)
+    def __init__(
+        self, node: Node, *, entropy: Entropy, log: Log, draining: Draining, siblings: Siblings | None = None
+    ) -> None:
+        self._context = ApiContext(node, draining, siblings)
         self._entropy = entropy
         self.log = log
 

@@ -17,6 +17,7 @@ from stellwerk.json_values import loads
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.requests import PageQuery
+from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.http.structuring import structure_body, structure_query
 
 __all__ = ["QUICK_ROWS_MAX", "ApiContext", "Endpoint", "RunEndpoint", "check_lengths", "check_limit", "piece"]
@@ -49,6 +50,8 @@ class Endpoint:
 class ApiContext:
     node: Node
     draining: Draining
+    siblings: Siblings | None = None
+    """Other processes behind the same port."""
     whole_instances: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(_WHOLE_AT_ONCE))
     """For what reads everything about an instance: the lives of fifty large ones do not fit into memory at once."""
 

@@ -54,7 +54,7 @@ _WIDTHS: Mapping[str, int] = {
 """How many columns the rows of each kind have: in the order of the function's parameters."""
 
 _COMMIT = f"SELECT * FROM stellwerk.commit_1({', '.join(f'${n}' for n in range(1, 3 + sum(_WIDTHS.values())))})"  # noqa: S608
-_RECORDED = "SELECT now_ms, refused FROM stellwerk.batches WHERE batch_id = $1"
+_RECORDED = "SELECT judged_at_ms, refused FROM stellwerk.batches WHERE batch_id = $1"
 _RECORDED_BIRTHS = """
 SELECT task_id, definition_id, business_key FROM stellwerk.external_tasks WHERE task_id = ANY($1::text[])"""
 _RECORDED_LEASES = f"""
@@ -218,8 +218,8 @@ class DirectBatch:
         births = [new[1] for new in self._rows["new_tasks"] if new[-5] is not None]
         found = await connection.fetch(_RECORDED_BIRTHS, births)
         owners = {birth["task_id"]: (birth["definition_id"], birth["business_key"]) for birth in found}
-        leased = await self._recorded_leases(connection, row["now_ms"])
-        return self._outcomes(_Answer(row["now_ms"], frozenset(row["refused"] or ()), owners, leased))
+        leased = await self._recorded_leases(connection, row["judged_at_ms"])
+        return self._outcomes(_Answer(row["judged_at_ms"], frozenset(row["refused"] or ()), owners, leased))
 
     async def _recorded_leases(self, connection: asyncpg.Connection, now_ms: InstantMs) -> dict[int, ExternalTask]:
         """Those of this batch that nobody has ended since."""

@@ -8,10 +8,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from stellwerk.server.http import requests, views
-from stellwerk.server.http.answers import answer
+from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
 from stellwerk.server.http.downloads import FileDownload
+from stellwerk.server.http.figures import figures_of
 from stellwerk.server.http.metrics import CONTENT_TYPE, Metrics
+from stellwerk.server.http.siblings import FIGURES_TYPE
 from stellwerk.wire.messages import SUBPROTOCOL
 
 __all__ = ["HealthEndpoints", "OperationEndpoints"]
@@ -24,7 +26,9 @@ class HealthEndpoints:
 
     def __init__(self, context: ApiContext) -> None:
         self._draining = context.draining
+        self._node = context.node
         self._metrics = Metrics(context.node)
+        self._siblings = context.siblings
 
     async def livez(self, _request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -34,8 +38,11 @@ class HealthEndpoints:
             return PlainTextResponse("draining", 503)
         return PlainTextResponse("ok")
 
-    async def metrics(self, _request: Request) -> Response:
-        return Response(await self._metrics.text(), headers={"content-type": CONTENT_TYPE})
+    async def metrics(self, request: Request) -> Response:
+        if request.headers.get("accept") == FIGURES_TYPE:
+            return Response(encoded(figures_of(self._node)), headers={"content-type": FIGURES_TYPE})
+        others = () if self._siblings is None else await self._siblings.figures()
+        return Response(await self._metrics.text(others), headers={"content-type": CONTENT_TYPE})
 
     async def workers(self, _request: Request) -> Response:
         """Upgrade requests do not come here."""

@@ -199,6 +199,7 @@ CREATE INDEX inbox_by_arrival ON stellwerk.inbox (arrival);
 CREATE TABLE stellwerk.batches (
     batch_id uuid PRIMARY KEY,
     now_ms bigint NOT NULL,
+    judged_at_ms bigint,
     refused int[]
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 

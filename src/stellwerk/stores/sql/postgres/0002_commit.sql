@@ -227,7 +227,7 @@ BEGIN
             t.outcome, t.outcome_digest, t.error_message;
     END IF;
 
-    UPDATE stellwerk.batches b SET now_ms = v_now, refused = v_refused WHERE b.batch_id = p_batch;
+    UPDATE stellwerk.batches b SET judged_at_ms = v_now, refused = v_refused WHERE b.batch_id = p_batch;
     RETURN QUERY SELECT 0, NULL::int, v_refused, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
         NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::boolean,
         NULL::bigint, NULL::json, NULL::json, v_now, NULL::bigint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
