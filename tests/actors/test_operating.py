@@ -36,6 +36,16 @@ def start_offline() -> Callable[..., Any]:
     return start
 
 
+@pytest.fixture
+def start_keeping() -> Callable[..., Any]:
+    """Starts a node that keeps ended instances for an hour."""
+
+    async def start(nursery: trio.Nursery, world: Any) -> Any:
+        return await nursery.start(run_node, world.node.ports, NodeConfig(ended_kept_ms=3_600_000))
+
+    return start
+
+
 async def everything_waits(world: Any, flow: Any) -> str:
     """An instance that waits for a timer, for a message, and for a worker that is gone."""
     await world.deploy(WAITING + flow("s fork later", "fork paid", "fork work"))
@@ -43,6 +53,25 @@ async def everything_waits(world: Any, flow: Any) -> str:
     instance_id = await world.start()
     await peer.task()
     return str(instance_id)
+
+
+async def test_what_ended_long_ago_goes_by_itself_where_that_is_wanted(
+    autojump_clock: object, site_factory: Any, start_keeping: Callable[..., Any], nursery: trio.Nursery
+) -> None:
+    site = site_factory()
+    world = await site.start()
+    await world.deploy('<startEvent id="s"/>')
+    for _ in range(250):
+        await world.start()
+    site.kill()
+    await site.ended.wait()
+    async with trio.open_nursery() as keeping_nursery:
+        node = await start_keeping(keeping_nursery, world)
+        await trio.sleep(3_500)
+        assert len(await node.instances(limit=1_000)) == 250
+        await trio.sleep(200)
+        assert await node.instances() == []
+        keeping_nursery.cancel_scope.cancel()
 
 
 async def test_looking_into_a_file_starts_no_work_in_it(

@@ -28,7 +28,7 @@ TASK_SECONDS_MAX = 0.06
 
 
 class Roaming:
-    """Dials the engine that answered last, and the next one where it does not answer any more."""
+    """Dials another engine than the last time: that one is gone, or may accept connections and do nothing with them."""
 
     def __init__(self, urls: list[str], first: int, ledger: TextIO) -> None:
         self._urls = urls
@@ -39,13 +39,13 @@ class Roaming:
     async def __call__(self, endpoint: Endpoint) -> trio.abc.Stream:
         for _ in self._urls:
             url = self._urls[self._current % len(self._urls)]
+            self._current += 1
             try:
                 stream = await self._dial(Endpoint.from_url(url))
             except OSError:
-                self._current += 1
-            else:
-                _write(self._ledger, event="connected", url=url)
-                return stream
+                continue
+            _write(self._ledger, event="connected", url=url)
+            return stream
         raise ConnectionRefusedError(f"no engine answers, and {endpoint} is not asked")
 
 

@@ -16,6 +16,7 @@ __all__ = ["PRUNED_AT_ONCE", "NodeMaintenance"]
 
 PRUNED_AT_ONCE = 100
 """Instances in one operation: other operations wait for it."""
+_PRUNE_EVERY_SECONDS = 60.0
 
 
 class NodeMaintenance:
@@ -42,6 +43,12 @@ class NodeMaintenance:
     async def prune_slice(self, older_than_ms: int, limit: int = PRUNED_AT_ONCE) -> int:
         """Delete at most `limit` of them. :return: how many; 0: there are no more."""
         return (await self._prune(self._ended_before(older_than_ms), limit)).instances
+
+    async def prune_for_ever(self, older_than_ms: int) -> None:
+        """Once a minute delete what has become that old. Several nodes may do so at once."""
+        while True:
+            await self.prune(older_than_ms)
+            await self.ports.clock.sleep(_PRUNE_EVERY_SECONDS)
 
     def _ended_before(self, older_than_ms: int) -> InstantMs:
         if older_than_ms < 0:

@@ -6,6 +6,7 @@ Everything comes in through ports; there is no module-level state. Several nodes
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import attrs
 import trio
@@ -103,6 +104,8 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self._supervise("messages", self.clockwork.correlate_messages)
         self._supervise("draining", self.clockwork.end_drained)
         self._supervise("attendance", self.attendance.watch)
+        if self.config.ended_kept_ms is not None:
+            self._supervise("retention", partial(self.prune_for_ever, self.config.ended_kept_ms))
         if self.neighbours is not None:
             self._supervise("hints", self.neighbours.listen)
             self._supervise("held leases", self.neighbours.check_leases)

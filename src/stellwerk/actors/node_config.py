@@ -34,5 +34,7 @@ class NodeConfig:
     message is correlated: to look at a file must not start work in it. What is asked for is done and durable."""
     identity: NodeIdentity = attrs.field(factory=NodeIdentity)
     """For `NodeReport`; the store's `node_id` is the same."""
+    ended_kept_ms: int | None = None
+    """Instances that ended longer ago are deleted, a few at a time; None: they stay until somebody prunes."""
     unattended_after_ms: int = 60_000
     """READY tasks of a topic that nobody takes for so long are an alarm: no worker is there for them."""

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.output import warn
 from stellwerk.cli.serving import ServeOptions, database_option, from_environment, serve_here
+from stellwerk.cli.times import DURATIONS, duration_ms
 
 __all__ = ["serve"]
 
@@ -54,6 +55,13 @@ def serve(
             help="What follows when a task fails for good, for models that do not say. Default: as fits the file."
         ),
     ] = None,
+    keep_ended: Annotated[
+        str | None,
+        Parameter(
+            help=f"Delete instances that ended longer ago than this, with all that belongs to them ({DURATIONS}). "
+            "Default: they stay until you prune."
+        ),
+    ] = None,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     log_format: Literal["text", "json"] = "text",
 ) -> int:
@@ -68,7 +76,7 @@ def serve(
 
         stellwerk serve
         stellwerk serve --db orders.db --port 8080
-        stellwerk serve --db postgresql://stellwerk@db.example/orders --nodes 4
+        stellwerk serve --db postgresql://stellwerk@db.example/orders --nodes 4 --keep-ended 90d
         stellwerk serve --db :memory: --port 0 --log-format json
     """
     if not 0 <= port <= 65535:
@@ -82,6 +90,7 @@ def serve(
         port=port,
         synchronous=synchronous,
         failure_policy=failure_policy,
+        keep_ended_ms=None if keep_ended is None else duration_ms("--keep-ended", keep_ended),
         log_level=log_level,
         log_format=log_format,
     )

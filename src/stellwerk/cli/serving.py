@@ -43,6 +43,7 @@ class ServeOptions:
     port: int
     synchronous: str
     failure_policy: str | None
+    keep_ended_ms: int | None
     log_level: str
     log_format: str
 
@@ -70,7 +71,7 @@ class ServeOptions:
             port=self.port,
             listen_descriptors=descriptors,
             siblings=siblings,
-            node=NodeConfig(failure_policy=policy),
+            node=NodeConfig(failure_policy=policy, ended_kept_ms=self.keep_ended_ms),
             log_level=LogLevel(self.log_level),
             log_format=LogFormat(self.log_format),
         )

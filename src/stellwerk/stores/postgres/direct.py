@@ -5,9 +5,7 @@ What its guards refuse is not refused here: it is done again carefully, and gets
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +14,6 @@ import attrs
 
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.core.history import encode_facts
-from stellwerk.errors import StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps
 from stellwerk.ports import BirthLease, Changeset, Committed, Entropy, LeaseTasks, Operation, Outcome
@@ -24,6 +21,7 @@ from stellwerk.stores import rows
 from stellwerk.stores.changesets import TaskOwner, born_leased, task_row
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of
+from stellwerk.stores.postgres.transactions import until_known
 from stellwerk.stores.tables import ENDED_STATUSES, ROW_FAULTS
 
 __all__ = ["DirectBatch", "commit_directly"]
@@ -32,11 +30,7 @@ _Row = tuple[Any, ...]
 
 _BYTES_MAX = 16 * 1024 * 1024
 """Of facts and variables in one batch: beyond that it gains nothing, and needs them in memory several times over."""
-_TRIES_MAX = 10
-_IN_DOUBT_SECONDS_MAX = 60.0
-"""Much less than the rows of batches are kept for."""
-_PAUSE_SECONDS_FIRST = 0.005
-_PAUSE_SECONDS_MAX = 0.5
+
 
 _WIDTHS: Mapping[str, int] = {
     "steps": 5,
@@ -286,11 +280,16 @@ async def commit_directly(
 ) -> dict[int, Outcome]:
     """→ outcomes by position. What is missing was not done, and has to be done carefully.
 
-    Raises what the driver raises, or `StoreUnavailable`: it says so where it is not known whether it happened.
+    :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
     """
     outcomes: dict[int, Outcome] = {}
     for batch in _batches(operations):
-        outcomes.update(await _commit_once(connections, batch, UUID(entropy.uuid()), now_ms))
+        submission = _Submission(connections, batch, UUID(entropy.uuid()), now_ms)
+        try:
+            outcomes.update(await until_known(connections, submission))
+        except (*DATABASE_ERRORS, *ROW_FAULTS) as error:
+            if fault_of(error) is not Fault.DATA:
+                raise
     return outcomes
 
 
@@ -305,46 +304,34 @@ def _batches(operations: Mapping[int, Operation]) -> Iterator[DirectBatch]:
         yield batch
 
 
-async def _commit_once(
-    connections: Connections, batch: DirectBatch, batch_id: UUID, now_ms: InstantMs | None
-) -> dict[int, Outcome]:
-    """Commit it again with the same id until the answer is known (consistency.md 3)."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    is_in_doubt = False
-    tries = 0
-    while True:
+class _Submission:
+    """Of a batch, under one id (consistency.md 3)."""
+
+    def __init__(self, connections: Connections, batch: DirectBatch, batch_id: UUID, now_ms: InstantMs | None) -> None:
+        self._connections = connections
+        self._batch = batch
+        self._now_ms = now_ms
+        self.batch_id: UUID | None = batch_id
+        self.is_in_doubt = False
+
+    async def attempt(self, connection: asyncpg.Connection) -> dict[int, Outcome]:
         try:
-            return await connections.write(partial(_commit, connections, batch, batch_id, now_ms))
-        except (*DATABASE_ERRORS, StoreUnavailable) as error:
+            return await self._commit(connection)
+        except DATABASE_ERRORS as error:
             fault = fault_of(error)
-            if fault is Fault.DATA:
-                return {}  # the row of the batch was written before it: an earlier try is not under way any more
-            is_in_doubt = is_in_doubt or fault is Fault.LOST
-            tries += 1
-            if is_in_doubt and loop.time() - began > _IN_DOUBT_SECONDS_MAX:
-                raise StoreUnavailable(
-                    f"{connections.where}: the connection was lost while committing; whether it happened is not known"
-                ) from error
-            if not is_in_doubt and (fault is not Fault.AGAIN or tries > _TRIES_MAX):
-                raise
-        # Nodes that were in each other's way have drawn different ids.
-        fraction = (batch_id.int >> tries % 8 * 8) % 256 / 256
-        await asyncio.sleep(min(_PAUSE_SECONDS_FIRST * 2**tries, _PAUSE_SECONDS_MAX) * (0.5 + fraction / 2))
-
-
-async def _commit(
-    connections: Connections,
-    batch: DirectBatch,
-    batch_id: UUID,
-    now_ms: InstantMs | None,
-    connection: asyncpg.Connection,
-) -> dict[int, Outcome]:
-    try:
-        async with connections.statement(connection):
-            return await batch.commit(connection, batch_id, now_ms)
-    except asyncpg.UniqueViolationError as error:
-        if error.constraint_name != "batches_pkey":
+            if fault is Fault.LOST:
+                self.is_in_doubt = True
+            elif fault is Fault.DATA:
+                self.is_in_doubt = False  # the row of the batch was written before: no earlier attempt is under way
             raise
-    async with connections.statement(connection):
-        return await batch.recorded(connection, batch_id)
+
+    async def _commit(self, connection: asyncpg.Connection) -> dict[int, Outcome]:
+        assert self.batch_id is not None
+        try:
+            async with self._connections.statement(connection):
+                return await self._batch.commit(connection, self.batch_id, self._now_ms)
+        except asyncpg.UniqueViolationError as error:
+            if error.constraint_name != "batches_pkey":
+                raise
+        async with self._connections.statement(connection):
+            return await self._batch.recorded(connection, self.batch_id)

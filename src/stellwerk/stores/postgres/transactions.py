@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -18,9 +18,10 @@ from stellwerk.instants import InstantMs
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of, unavailable
 
-__all__ = ["Done", "transact_once"]
+__all__ = ["Done", "Submission", "transact_once", "until_known"]
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 Done = tuple[T, bool]
 """What a transaction gives, and whether it wrote anything: else there is nothing to commit."""
@@ -50,21 +51,41 @@ async def transact_once(connections: Connections, work: _Work[T], now_ms: Instan
 
     :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
     """
-    transaction = _Transaction(connections, work, now_ms)
+    return await until_known(connections, _Transaction(connections, work, now_ms))
+
+
+class Submission(Protocol[R]):
+    """What is committed under one batch id, as often as it is submitted."""
+
+    batch_id: UUID | None
+    is_in_doubt: bool
+    """A commit was asked for, and nobody knows what became of it."""
+
+    async def attempt(self, connection: asyncpg.Connection) -> R:
+        """Submit it; or, where an earlier attempt turns out to have been committed, give what that one gave."""
+
+
+async def until_known(connections: Connections, submission: Submission[T]) -> T:
+    """Submit it again while that may help, and in any case until it is known whether it was committed.
+
+    Raises what an attempt raises, data errors of the driver among it; then nothing was committed.
+
+    :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     attempt = 0
     while True:
         try:
-            return await connections.write(transaction.attempt)
+            return await connections.write(submission.attempt)
         except (*DATABASE_ERRORS, StoreUnavailable) as error:
             spent = loop.time() - began
-            if not _is_worth_repeating(error, transaction.is_in_doubt, spent):
-                told = _told(error, transaction.is_in_doubt, connections.where)
+            if not _is_worth_repeating(error, submission.is_in_doubt, spent):
+                told = _told(error, submission.is_in_doubt, connections.where)
                 if told is error:
                     raise
                 raise told from error
-        await asyncio.sleep(_pause(attempt, transaction.batch_id))
+        await asyncio.sleep(_pause(attempt, submission.batch_id))
         attempt += 1
 
 
