@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from stellwerk.errors import StellwerkError
+from stellwerk.ports import ReleaseLeases
 from stellwerk.wire.messages import (
     Ack,
     Complete,
@@ -239,6 +240,24 @@ async def test_rule_16_a_lease_that_is_not_reported_is_released(
     again = await other.task()
     assert again.task_id == offer.task_id
     assert trio.current_time() < 1
+
+
+async def test_a_lease_is_released_once_however_long_the_store_takes(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    await world.deploy(one_task())
+    peer = await world.connect("work", reports=False)
+    await world.start()
+    offer = await peer.task()
+    world.store.gate = trio.Event()
+    for _ in range(20):
+        await peer.say(Subscribe("work", max_tasks=0), Holding(()))
+        await trio.sleep(0.5)
+    world.store.gate.set()
+    await trio.sleep(1)
+    operations = [operation for transaction in world.store.transactions for operation in transaction]
+    (released,) = [operation for operation in operations if isinstance(operation, ReleaseLeases)]
+    assert [lease.task_id for lease in released.leases] == [offer.task_id]
 
 
 async def test_rule_17_a_new_session_keeps_its_leases_with_the_same_fence(

@@ -472,7 +472,7 @@ def test_results_are_taken_while_the_engine_drains(engine: Any, workers: Any, tm
     instance_id = engine.start_instance("draining")
     engine.until(lambda: worker.ledger("begin"))
     engine.process.send_signal(signal.SIGTERM)
-    engine.until(lambda: "Goaway" in worker.log())
+    engine.until(lambda: "the engine asks to connect elsewhere" in worker.log())
     gate.touch()
     acknowledged = {"event": "heartbeat", "operation": "finishExternalTask", "task": worker.ledger()[0]["task"]}
     assert engine.process.wait(timeout=30) == 0

@@ -101,6 +101,8 @@ class WorkerSession:
         self._over = trio.Event()
         self.pending: Counter[tuple[str, int]] = Counter()
         """Requests under way, by lease: such leases are never reconciled (consistency.md 16)."""
+        self._returning: set[tuple[str, int]] = set()
+        """Leases that are being given back: the store may take longer than the time between two reports."""
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -390,6 +392,7 @@ class WorkerSession:
             if (held.task_id, held.fence) not in self._report
             and id(held) not in unconfirmed
             and not self.pending[held.task_id, held.fence]
+            and (held.task_id, held.fence) not in self._returning
         ]
         if missing:
             self._services.spawn(self._give_back, missing, True)
@@ -412,7 +415,12 @@ class WorkerSession:
     async def _give_back(self, leases: Sequence[HeldLease], started: bool) -> None:
         """Release leases that the worker never got (``started`` False) or does not report any more."""
         wishes = tuple(ReleaseLease(held.task_id, held.fence, self.session_id, started) for held in leases)
-        answers = await self._services.committer.submit(ReleaseLeases(wishes))
+        keys = {(held.task_id, held.fence) for held in leases}
+        self._returning |= keys
+        try:
+            answers = await self._services.committer.submit(ReleaseLeases(wishes))
+        finally:
+            self._returning -= keys
         assert isinstance(answers, tuple)
         for held, answer in zip(leases, answers, strict=True):
             self._services.leases.remove(held.task_id, held.fence)
