@@ -393,6 +393,7 @@ class Load:
     """How often each other answer came than the one hoped for."""
     unexpected: list[object] = attrs.field(factory=list)
     _is_over: bool = False
+    _starters: int = 0
 
     def deploy(self) -> None:
         self.cluster.nodes[0].deploy_tasks("chain", topics=ROAMING_TOPICS)
@@ -401,9 +402,11 @@ class Load:
 
     async def start_instances(self, starter: str) -> None:
         numbers = itertools.count(1)
+        self._starters += 1
         while not self._is_over:
             await self._start(f"{self.name}-{starter}-{next(numbers)}")
             await trio.sleep(self.pause_seconds)
+        self._starters -= 1
 
     async def _start(self, request_id: str) -> None:
         body = {"process_def_id": "chain", "business_key": self.name, "request_id": request_id}
@@ -442,18 +445,27 @@ class Load:
 
     # --- in the end ------------------------------------------------------------------------------------------------
 
-    async def end(self, seconds: float = 60.0) -> None:
+    async def end(self) -> None:
         """No more starts; wait until every instance has ended."""
         self._is_over = True
-        with trio.move_on_after(seconds):
-            while await trio.to_thread.run_sync(self._running):
-                await trio.sleep(0.1)
-            return
-        raise AssertionError(f"instances do not end: {self._running()[:10]}: {self.troubles()}")
+        with trio.fail_after(60):
+            while self._starters:
+                await trio.sleep(0.02)
+        await self.settle(60.0)
 
-    def _running(self) -> Sequence[Any]:
-        statement = "SELECT instance_id FROM stellwerk.instances WHERE business_key = $1 AND status = 'RUNNING'"
-        return self.cluster.server.query(statement, self.name, dsn=self.cluster.dsn)
+    async def settle(self, seconds: float = _RECOVERY_SECONDS_MAX) -> None:
+        """Wait until every instance has ended that is there now: nothing was left behind."""
+        there = await trio.to_thread.run_sync(self._running)
+        with trio.move_on_after(seconds):
+            while there:
+                await trio.sleep(0.1)
+                there &= await trio.to_thread.run_sync(self._running)
+            return
+        raise AssertionError(f"instances do not end: {sorted(there)[:10]}: {self.troubles()}")
+
+    def _running(self) -> set[str]:
+        rows = self._rows("SELECT instance_id FROM stellwerk.instances WHERE business_key = $1 AND status = 'RUNNING'")
+        return {row["instance_id"] for row in rows}
 
     def check(self) -> None:
         """Nothing that was acknowledged is lost, and nothing has happened twice."""

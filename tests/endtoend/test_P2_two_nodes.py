@@ -41,7 +41,7 @@ def test_E5_two_engines_on_one_database_are_one(cluster: Any) -> None:
     one, other = cluster.nodes
     one.deploy_tasks("chain", topics=("first", "second", "third"))
     cluster.add_workers(1)
-    assert [worker["worker_id"] for worker in one.request("GET", "/api/v1/workers")["workers"]]
+    one.until(lambda: bool(one.request("GET", "/api/v1/workers")["workers"]))
     assert other.request("GET", "/api/v1/workers")["workers"] == []
     started = [other.start_instance("chain", {"order": {"id": 7}}) for _ in range(5)]
     for instance_id in started:

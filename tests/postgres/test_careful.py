@@ -49,6 +49,7 @@ from stellwerk.ports import (
     TaskLease,
 )
 from stellwerk.stores.postgres.careful import step_locked, transact_carefully
+from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.testing.store_contract.world import START_MS, holder, new_task
 
 NOW_MS: int | None = START_MS
@@ -61,14 +62,16 @@ class Node:
     link: Any
 
     async def transact(self, *operations: Operation, now_ms: int | None = NOW_MS) -> list[Any]:
-        work = partial(transact_carefully, self.link.connections, operations, now_ms)
+        work = partial(transact_carefully, self.link.connections, operations, LeaseTime(now_ms))
         return list(await self.link.bridge.run(work))
 
     async def do(self, operation: Operation, now_ms: int | None = NOW_MS) -> Any:
         return (await self.transact(operation, now_ms=now_ms))[0]
 
     async def step_locked(self, instance_id: str, decide: Callable[[StoredInstance | None], Changeset | None]) -> Any:
-        return await self.link.bridge.run(partial(step_locked, self.link.connections, instance_id, decide, NOW_MS))
+        return await self.link.bridge.run(
+            partial(step_locked, self.link.connections, instance_id, decide, LeaseTime(NOW_MS))
+        )
 
 
 @attrs.frozen

@@ -28,6 +28,7 @@ from stellwerk.ports import (
 )
 from stellwerk.stores.postgres import transactions
 from stellwerk.stores.postgres.careful import transact_carefully
+from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.testing.databases import PostgresServer
 from stellwerk.testing.store_contract.world import START_MS, holder, new_task
 
@@ -39,7 +40,7 @@ class Node:
     link: Any
 
     async def transact(self, *operations: Operation) -> list[Any]:
-        work = partial(transact_carefully, self.link.connections, operations, START_MS)
+        work = partial(transact_carefully, self.link.connections, operations, LeaseTime(START_MS))
         return list(await self.link.bridge.run(work))
 
 

@@ -327,7 +327,7 @@ def _unmet_condition(task: ExternalTask, command: LeaseCommand, now_ms: InstantM
     lost = LeaseAnswerKind.LEASE_LOST
     match command:
         case TakeLease():
-            return lost if task.draining or task.available_at_ms > now_ms else None
+            return lost if task.draining or _is_backing_off(task, now_ms) else None
         case End():
             return None if _may_end(task, command, now_ms) else lost
         case Fail():
@@ -348,6 +348,11 @@ def _unmet_condition(task: ExternalTask, command: LeaseCommand, now_ms: InstantM
             return None
         case _:
             assert_never(command)
+
+
+def _is_backing_off(task: ExternalTask, now_ms: InstantMs) -> bool:
+    """One that was available from the moment in which it became READY stays so, wherever the clock is set."""
+    return task.available_at_ms > max(now_ms, task.updated_at_ms)
 
 
 def _holder(task: ExternalTask) -> Holder:

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 
 import asyncpg
+import attrs
 
 from stellwerk.errors import InvariantBroken, StellwerkError
 from stellwerk.instants import InstantMs
@@ -29,6 +30,7 @@ from stellwerk.ports import (
 )
 from stellwerk.stores.operations import PRUNED_ROWS_MAX, apply_operation
 from stellwerk.stores.postgres import reads
+from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.faults import Fault, fault_of
 from stellwerk.stores.postgres.parameters import findable
@@ -55,11 +57,10 @@ _LOCK_INSTANCE = "SELECT FROM stellwerk.instances WHERE instance_id = $1 FOR UPD
 
 
 async def transact_carefully(
-    connections: Connections, operations: Sequence[Operation], now_ms: InstantMs | None
+    connections: Connections, operations: Sequence[Operation], time: LeaseTime
 ) -> Sequence[Outcome]:
     """One outcome for each operation, as if they were done one after the other.
 
-    :param now_ms: the lease clock; None: the database's, read in each transaction after its locks.
     :raises StoreUnavailable: some operations may be done then, each wholly or not at all.
     """
     outcomes: list[Outcome] = []
@@ -67,7 +68,7 @@ async def transact_carefully(
         if isinstance(segment[0], DropMessages):
             outcomes.append(await _drop_messages(connections, segment[0]))
         else:
-            outcomes += await _do_segment(connections, segment, now_ms)
+            outcomes += await _do_segment(connections, segment, time)
     return outcomes
 
 
@@ -79,30 +80,28 @@ def _segments(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
             yield list(run)
 
 
-async def _do_segment(
-    connections: Connections, operations: Sequence[Operation], now_ms: InstantMs | None
-) -> list[Outcome]:
+async def _do_segment(connections: Connections, operations: Sequence[Operation], time: LeaseTime) -> list[Outcome]:
     """All together, which nearly always succeeds; else such that each that cannot be done is refused alone."""
     for _ in range(_TRIES_MAX - 1):
         try:
-            return await transact_once(connections, partial(_together, operations, now_ms), now_ms)
+            return await transact_once(connections, partial(_together, operations, time), time.now_ms)
         except asyncpg.UniqueViolationError:
             continue
         except Exception as error:
             if not _is_of_one_operation(error):
                 raise
             break
-    return await transact_once(connections, partial(_apart, operations, now_ms), now_ms)
+    return await transact_once(connections, partial(_apart, operations, time), time.now_ms)
 
 
 async def _together(
-    operations: Sequence[Operation], now_ms: InstantMs | None, connection: asyncpg.Connection
+    operations: Sequence[Operation], time: LeaseTime, connection: asyncpg.Connection
 ) -> Done[list[Outcome]]:
     first = operations[0]
     if isinstance(first, PruneInstances):
         count = await prune(connection, first.ended_before_ms, first.limit, PRUNED_ROWS_MAX)
         return [Pruned(count)], count > 0
-    fetched = await fetch_rows(connection, operations, Wanted.by(operations), now_ms)
+    fetched = await fetch_rows(connection, operations, Wanted.by(operations), time)
     tables = PostgresTables(fetched)
     outcomes = [apply_operation(tables, operation, fetched.now_ms) for operation in operations]
     await tables.send(connection)
@@ -113,20 +112,18 @@ async def _together(
 
 
 async def _apart(
-    operations: Sequence[Operation], now_ms: InstantMs | None, connection: asyncpg.Connection
+    operations: Sequence[Operation], time: LeaseTime, connection: asyncpg.Connection
 ) -> Done[list[Outcome]]:
     """Find the operations at fault by halves, behind savepoints."""
     if len(operations) > 1:
-        now_ms = await _lock_all(connection, operations, now_ms)
-    return await _behind_savepoint(connection, operations, now_ms)
+        time = attrs.evolve(time, now_ms=await _lock_all(connection, operations, time))
+    return await _behind_savepoint(connection, operations, time)
 
 
-async def _lock_all(
-    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
-) -> InstantMs:
+async def _lock_all(connection: asyncpg.Connection, operations: Sequence[Operation], time: LeaseTime) -> InstantMs:
     """In the common order, which the halves by themselves would not keep. → the instant for all of them."""
     wanted = [each for each in map(_wanted_by, operations) if each is not None]
-    return (await fetch_rows(connection, (), Wanted.all_of(wanted), now_ms)).now_ms
+    return (await fetch_rows(connection, (), Wanted.all_of(wanted), time)).now_ms
 
 
 def _wanted_by(operation: Operation) -> Wanted | None:
@@ -137,33 +134,33 @@ def _wanted_by(operation: Operation) -> Wanted | None:
 
 
 async def _behind_savepoint(
-    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
+    connection: asyncpg.Connection, operations: Sequence[Operation], time: LeaseTime
 ) -> Done[list[Outcome]]:
     try:
-        return await _try_behind_savepoint(connection, operations, now_ms)
+        return await _try_behind_savepoint(connection, operations, time)
     except Exception as error:
         if not _is_of_one_operation(error):
             raise
         if len(operations) == 1:
             return [_refusal(operations[0], error)], False
     half = len(operations) // 2
-    first, first_has_written = await _behind_savepoint(connection, operations[:half], now_ms)
-    second, second_has_written = await _behind_savepoint(connection, operations[half:], now_ms)
+    first, first_has_written = await _behind_savepoint(connection, operations[:half], time)
+    second, second_has_written = await _behind_savepoint(connection, operations[half:], time)
     return [*first, *second], first_has_written or second_has_written
 
 
 async def _try_behind_savepoint(
-    connection: asyncpg.Connection, operations: Sequence[Operation], now_ms: InstantMs | None
+    connection: asyncpg.Connection, operations: Sequence[Operation], time: LeaseTime
 ) -> Done[list[Outcome]]:
     tries = _TRIES_MAX if len(operations) == 1 else 1
     for _ in range(tries - 1):
         try:
             async with connection.transaction():
-                return await _together(operations, now_ms, connection)
+                return await _together(operations, time, connection)
         except asyncpg.UniqueViolationError:
             continue
     async with connection.transaction():
-        return await _together(operations, now_ms, connection)
+        return await _together(operations, time, connection)
 
 
 def _is_of_one_operation(error: Exception) -> bool:
@@ -224,7 +221,7 @@ async def step_locked(
     connections: Connections,
     instance_id: str,
     decide: Callable[[StoredInstance | None], Changeset | None],
-    now_ms: InstantMs | None,
+    time: LeaseTime,
 ) -> Committed | RefusedChangeset | None:
     """Load, decide and commit while no other node can step the instance (consistency.md 4).
 
@@ -232,10 +229,10 @@ async def step_locked(
 
     :raises StoreUnavailable: as `transact_carefully`.
     """
-    step = partial(_decide_and_step, instance_id, decide, now_ms)
+    step = partial(_decide_and_step, instance_id, decide, time)
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
-            return await transact_once(connections, step, now_ms)
+            return await transact_once(connections, step, time.now_ms)
         except _Undecided as undecided:
             raise undecided.error from None
         except Exception as error:
@@ -249,7 +246,7 @@ async def step_locked(
 async def _decide_and_step(
     instance_id: str,
     decide: Callable[[StoredInstance | None], Changeset | None],
-    now_ms: InstantMs | None,
+    time: LeaseTime,
     connection: asyncpg.Connection,
 ) -> Done[Committed | RefusedChangeset | None]:
     await connection.execute(_LOCK_INSTANCE, findable(instance_id))
@@ -260,7 +257,7 @@ async def _decide_and_step(
         raise _Undecided(error) from error
     if changeset is None:
         return None, False
-    outcomes, has_written = await _together([changeset], now_ms, connection)
+    outcomes, has_written = await _together([changeset], time, connection)
     assert isinstance(outcomes[0], Committed | RefusedChangeset)
     return outcomes[0], has_written
 

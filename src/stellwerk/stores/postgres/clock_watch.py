@@ -1,21 +1,53 @@
 """Whether the database's clock, which judges leases, was set (consistency.md 19).
 
 It is compared with monotonic time whenever somebody reads it. Set forward, it makes leases look expired whose workers
-are alive; so the sweep for expired locks pauses for as long as the clock jumped, and workers get to renew.
+are alive. So the sweep for expired locks pauses until the last of them has really run out, and until then they count as
+ending later by as much as the clock jumped: their workers renew and complete them as ever.
 """
 
 from __future__ import annotations
 
+import attrs
+
+from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.instants import InstantMs
 from stellwerk.ports import Log
+from stellwerk.values import frozen
 
-__all__ = ["JUMP_MS_MIN", "PAUSE_SECONDS_MAX", "ClockWatch"]
+__all__ = ["JUMP_MS_MIN", "PAUSE_SECONDS_MAX", "ClockJump", "ClockWatch", "LeaseTime"]
 
 JUMP_MS_MIN = 1_000
 """Less is taken for noise."""
 PAUSE_SECONDS_MAX = 3_600.0
 _DRIFT = 0.1
 """How far two clocks may run apart while nobody sets them: chrony slews by up to 8.3 %."""
+
+
+@frozen
+class ClockJump:
+    """A jump forward while leases run that were given before it."""
+
+    before_ms: InstantMs
+    """They began earlier than this; those that were given since began later."""
+    by_ms: int
+
+
+@frozen
+class LeaseTime:
+    """What the database has to know of the time to judge leases."""
+
+    now_ms: InstantMs | None = None
+    """Dictated by a test; None: the database's clock."""
+    jump: ClockJump | None = None
+
+    def as_it_is(self, task: ExternalTask) -> ExternalTask:
+        """With the end that its lease has on the clock that jumped."""
+        lease, jump = task.lease, self.jump
+        if jump is None or lease is None or task.state is not TaskState.LOCKED or lease.since_ms >= jump.before_ms:
+            return task
+        # Once it is written like this it counts as one that was given since.
+        since_ms = max(lease.since_ms + jump.by_ms, jump.before_ms)
+        return attrs.evolve(task, lease=attrs.evolve(lease, since_ms=since_ms, until_ms=lease.until_ms + jump.by_ms))
 
 
 class ClockWatch:
@@ -28,6 +60,8 @@ class ClockWatch:
         self._observed_at: float | None = None
         self._jumped_at = float("-inf")
         self._paused_until = float("-inf")
+        self._jump = ClockJump(0, 0)
+        self._jumped_to_ms: InstantMs = 0
         self.jumps_forward = 0
         self.jumps_backward = 0
 
@@ -49,6 +83,15 @@ class ClockWatch:
         """How much longer no lock may be taken for expired; 0 when nothing is wrong."""
         return max(0.0, self._paused_until - monotonic)
 
+    def jump(self, monotonic: float) -> ClockJump | None:
+        """The one that leases suffer from; None: no pause is on."""
+        return self._jump if self.pause_seconds(monotonic) else None
+
+    def limit_pause(self, last_end_ms: InstantMs | None) -> None:
+        """No lease that was given before the jump ends later than this, on the clock as it was then."""
+        left_ms = 0 if last_end_ms is None else last_end_ms + self._jump.by_ms - self._jumped_to_ms
+        self._paused_until = min(self._paused_until, self._jumped_at + max(0, left_ms) / 1000)
+
     def next_sweep_ms(self, expiry_ms: InstantMs | None, now_ms: InstantMs, monotonic: float) -> InstantMs | None:
         """When to look for expired locks again, on the database's clock.
 
@@ -65,7 +108,7 @@ class ClockWatch:
         jump_ms = (low_ms + high_ms - self._low_ms - self._high_ms) / 2
         self._observed_at = max(answered_at, observed_at)
         if low_ms > known_high_ms + JUMP_MS_MIN:
-            self._jumped_forward(jump_ms / 1000, answered_at)
+            self._jumped_forward(jump_ms / 1000, answered_at, low_ms + answered_at * 1000)
         elif high_ms < known_low_ms - JUMP_MS_MIN:
             self._jumped_backward(-jump_ms / 1000, answered_at)
         elif max(low_ms, known_low_ms) <= min(high_ms, known_high_ms):
@@ -73,8 +116,10 @@ class ClockWatch:
             low_ms, high_ms = max(low_ms, known_low_ms), min(high_ms, known_high_ms)
         self._low_ms, self._high_ms = low_ms, high_ms
 
-    def _jumped_forward(self, seconds: float, at: float) -> None:
+    def _jumped_forward(self, seconds: float, at: float, now_ms: float) -> None:
         pause = min(PAUSE_SECONDS_MAX, self.pause_seconds(at) + seconds)
+        by_ms = seconds * 1000 + (self._jump.by_ms if self.pause_seconds(at) else 0)
+        self._jump, self._jumped_to_ms = ClockJump(int(now_ms - seconds * 500), int(by_ms)), int(now_ms)
         self._jumped_at, self._paused_until = at, at + pause
         self.jumps_forward += 1
         self._log.error("database clock set forward", seconds=round(seconds, 3), sweep_paused_seconds=round(pause, 3))
@@ -83,6 +128,7 @@ class ClockWatch:
         """Leases last longer by as much. What is taken back of a jump forward needs no pause any more."""
         self._jumped_at = at
         self._paused_until -= seconds
+        self._jump = attrs.evolve(self._jump, by_ms=self._jump.by_ms - int(seconds * 1000))
         self.jumps_backward += 1
         pause = self.pause_seconds(at)
         self._log.error("database clock set back", seconds=round(seconds, 3), sweep_paused_seconds=round(pause, 3))

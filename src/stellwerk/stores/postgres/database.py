@@ -6,6 +6,7 @@ Here errors of the driver become errors of the port.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import asyncpg
@@ -29,7 +30,7 @@ from stellwerk.ports import (
     StoredInstance,
 )
 from stellwerk.stores.postgres.careful import step_locked, transact_carefully
-from stellwerk.stores.postgres.clock_watch import ClockWatch
+from stellwerk.stores.postgres.clock_watch import ClockWatch, LeaseTime
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.direct import commit_directly
 from stellwerk.stores.postgres.dsn import PostgresConfig
@@ -39,7 +40,7 @@ from stellwerk.stores.postgres.migrations import migrate
 from stellwerk.stores.postgres.nodes import Nodes
 from stellwerk.stores.postgres.notices import Notices
 from stellwerk.stores.postgres.plan import divide
-from stellwerk.stores.postgres.reads import next_lock_expiry
+from stellwerk.stores.postgres.reads import last_lock_end, lease_now, next_lock_expiry
 
 __all__ = ["PostgresDatabase"]
 
@@ -114,8 +115,19 @@ class PostgresDatabase:
         expiry_ms, now_ms = await self.read(lambda connection: next_lock_expiry(connection, dictated_ms))
         answered_at = self._clock.monotonic()
         if dictated_ms is None:
-            self.clock_watch.observe(now_ms, asked_at, answered_at)
+            await self._observe(now_ms, asked_at, answered_at)
         return self.clock_watch.next_sweep_ms(expiry_ms, now_ms, answered_at), now_ms
+
+    async def _look_at_clock(self) -> None:
+        asked_at = self._clock.monotonic()
+        now_ms = await self.read(lease_now)
+        await self._observe(now_ms, asked_at, self._clock.monotonic())
+
+    async def _observe(self, now_ms: InstantMs, asked_at: float, answered_at: float) -> None:
+        jumps = self.clock_watch.jumps_forward
+        self.clock_watch.observe(now_ms, asked_at, answered_at)
+        if self.clock_watch.jumps_forward > jumps:
+            self.clock_watch.limit_pause(await self.read(partial(last_lock_end, before_ms=now_ms)))
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -125,6 +137,9 @@ class PostgresDatabase:
         except DATABASE_ERRORS as error:
             raise self._told(error) from error
 
+    def _time(self, now_ms: InstantMs | None) -> LeaseTime:
+        return LeaseTime(now_ms, self.clock_watch.jump(self._clock.monotonic()))
+
     async def _transact(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> Sequence[Outcome]:
         outcomes = await self._skip_sweeps(operations, now_ms)
         regular = {position: operations[position] for position in divide(operations).regular}
@@ -132,7 +147,10 @@ class PostgresDatabase:
             outcomes.update(await commit_directly(self._connections, self._entropy, regular, now_ms))
         rest = [position for position in range(len(operations)) if position not in outcomes]
         if rest:
-            done = await transact_carefully(self._connections, [operations[position] for position in rest], now_ms)
+            if now_ms is None:
+                await self._look_at_clock()  # what is refused there because a lease has ended must have ended
+            careful = [operations[position] for position in rest]
+            done = await transact_carefully(self._connections, careful, self._time(now_ms))
             outcomes.update(zip(rest, done, strict=True))
         return [outcomes[position] for position in range(len(operations))]
 
@@ -153,7 +171,7 @@ class PostgresDatabase:
         self, instance_id: str, decide: Callable[[StoredInstance | None], Changeset | None], now_ms: InstantMs | None
     ) -> Committed | RefusedChangeset | None:
         try:
-            return await step_locked(self._connections, instance_id, decide, now_ms)
+            return await step_locked(self._connections, instance_id, decide, self._time(now_ms))
         except DATABASE_ERRORS as error:
             raise self._told(error) from error
 

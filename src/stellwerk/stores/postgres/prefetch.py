@@ -34,6 +34,7 @@ from stellwerk.ports import (
     ResumeSession,
 )
 from stellwerk.stores import rows
+from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.stores.postgres.parameters import findable
 from stellwerk.stores.tables import InstanceState
 
@@ -255,12 +256,10 @@ class FetchedRows:
 
 
 async def fetch_rows(
-    connection: asyncpg.Connection, operations: Sequence[Operation], wanted: Wanted, now_ms: InstantMs | None
+    connection: asyncpg.Connection, operations: Sequence[Operation], wanted: Wanted, time: LeaseTime
 ) -> FetchedRows:
-    """Lock and read what `operations` want: many that go by keys, or one scan.
-
-    :param now_ms: None: the database's clock.
-    """
+    """Lock and read what `operations` want: many that go by keys, or one scan."""
+    now_ms = time.now_ms
     fetched = FetchedRows(wanted)
     for operation in operations:
         if isinstance(operation, FetchAndLock):
@@ -269,7 +268,7 @@ async def fetch_rows(
             await _take_past_due(connection, operation, fetched, now_ms)
         elif isinstance(operation, ResumeSession):
             await _find_leases(connection, operation, fetched)
-    await _lock_rows(connection, wanted, fetched)
+    await _lock_rows(connection, wanted, fetched, time)
     await _read_rows(connection, wanted, fetched)
     fetched.now_ms = await connection.fetchval("SELECT stellwerk.now_ms()") if now_ms is None else now_ms
     for operation in operations:
@@ -278,13 +277,13 @@ async def fetch_rows(
     return fetched
 
 
-async def _lock_rows(connection: asyncpg.Connection, wanted: Wanted, fetched: FetchedRows) -> None:
+async def _lock_rows(connection: asyncpg.Connection, wanted: Wanted, fetched: FetchedRows, time: LeaseTime) -> None:
     if instance_ids := _in_order(wanted.instances):
         for row in await connection.fetch(_LOCK_INSTANCES, instance_ids):
             fetched.instances[row[0]] = InstanceState(*row[1:])
     if task_ids := _in_order(wanted.tasks):
         for row in await connection.fetch(_LOCK_TASKS, task_ids):
-            fetched.tasks[row[0]] = rows.task_from_row(row[:])
+            fetched.tasks[row[0]] = time.as_it_is(rows.task_from_row(row[:]))
     if message_ids := _in_order(wanted.messages):
         fetched.consumed.update(map(tuple, await connection.fetch(_LOCK_MESSAGES, message_ids)))
     if incident_ids := _in_order(wanted.incidents):

@@ -161,6 +161,8 @@ UNION ALL (
          ORDER BY {_ORDER_OF_HAND_OUT} LIMIT $3)
     ) found ORDER BY rank, created_at, task_id LIMIT $3
 )"""  # noqa: S608
+_LAST_LOCK_END = """
+SELECT max(lock_expire_at) FROM stellwerk.external_tasks WHERE state = 'LOCKED' AND lock_since < $1"""
 _NEXT_LOCK_EXPIRY = f"""
 SELECT (SELECT min(lock_expire_at) FROM stellwerk.external_tasks WHERE {LOCKED}),
     coalesce($1::bigint, stellwerk.now_ms())"""  # noqa: S608
@@ -196,6 +198,12 @@ async def next_lock_expiry(
     """When the first lock runs out, or ran out, and what time it is."""
     expiry_ms, clock_ms = await connection.fetchrow(_NEXT_LOCK_EXPIRY, now_ms)
     return expiry_ms, clock_ms
+
+
+async def last_lock_end(connection: asyncpg.Connection, *, before_ms: InstantMs) -> InstantMs | None:
+    """The latest end of a lease that began before that. None: there is none."""
+    end_ms: InstantMs | None = await connection.fetchval(_LAST_LOCK_END, before_ms)
+    return end_ms
 
 
 async def lease_now(connection: asyncpg.Connection) -> InstantMs:

@@ -204,7 +204,7 @@ BEGIN
     IF cardinality(l_task) > 0 THEN
         RETURN QUERY WITH free AS MATERIALIZED (
             SELECT l.place, l.worker, l.boot, l.session_no, l.session, l.duration,
-                t.task_id, t.state, t.draining, t.available_at
+                t.task_id, t.state, t.draining, t.available_at, t.updated_at
             FROM unnest(l_task, l_worker, l_boot, l_session_no, l_session, l_duration) WITH ORDINALITY
                 AS l (task, worker, boot, session_no, session, duration, place)
             JOIN stellwerk.external_tasks t ON t.task_id = l.task
@@ -218,7 +218,7 @@ BEGIN
             lock_expire_at = v_now + coalesce(t.lock_duration_ms, f.duration),
             lock_own_duration_ms = coalesce(t.lock_duration_ms, f.duration)
         FROM free f
-        WHERE t.task_id = f.task_id AND f.state = 'READY' AND NOT f.draining AND f.available_at <= v_now
+        WHERE t.task_id = f.task_id AND f.state = 'READY' AND NOT f.draining AND f.available_at <= greatest(v_now, f.updated_at)
         RETURNING 2, f.place::int, NULL::int[], t.task_id, t.process_instance, t.token_id, t.activity_id, t.element_id,
             t.definition_id, t.business_key, t.task_type, t.priority, t.created_at, t.retries_total, t.retry_backoffs_ms,
             t.lock_expiries_max, t.single_try, t.lock_duration_ms, t.variables, t.headers, t.updated_at, t.available_at,
