@@ -83,7 +83,7 @@ class Connections:
 
         :raises StoreUnavailable: there is no connection; the work was not begun.
         """
-        async with self._soon(self._turn, "its writing connection is busy"):
+        async with self._soon(self._turn, "has not answered an earlier request yet"):
             if self._writer is None or not self._is_fit(self._writer):
                 self._writer = None
                 self._writer = await self._connect()
