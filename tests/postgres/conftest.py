@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -120,6 +121,60 @@ async def open_link() -> AsyncIterator[OpenLink]:
     for link in links:
         await link.bridge.run(link.connections.close)
         await link.bridge.close()
+
+
+@attrs.frozen
+class Session:
+    """A connection that somebody else has, in a transaction where it is wanted."""
+
+    link: Any
+    connection: Any
+
+    async def execute(self, statement: str) -> None:
+        await self.link.bridge.run(partial(self.connection.execute, statement))
+
+    async def value(self, statement: str, *arguments: object) -> Any:
+        return await self.link.bridge.run(partial(self.connection.fetchval, statement, *arguments))
+
+    async def hold(self, statement: str) -> None:
+        """What it locks stays locked until `release`."""
+        await self.execute(f"BEGIN; {statement}")
+
+    async def release(self) -> None:
+        await self.execute("COMMIT")
+
+    async def look(self, statement: str) -> Any:
+        """What the others do now: a transaction would go on seeing what it saw first."""
+        await self.execute("SELECT pg_stat_clear_snapshot()")
+        return await self.value(statement)
+
+    async def all_wait(self, count: int) -> None:
+        """Until so many others wait for locks."""
+        with trio.fail_after(10):
+            while await self.look(_WAITING) != count:
+                await trio.sleep(0.005)
+
+    async def count(self, table: str) -> int:
+        found: int = await self.value(f"SELECT count(*) FROM stellwerk.{table}")
+        return found
+
+
+_WAITING = """
+SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+
+
+@pytest.fixture
+async def open_session(open_link: OpenLink) -> AsyncIterator[Callable[[Link], Awaitable[Session]]]:
+    """Opens a connection past every pooler and network; it is closed at the end, before the links are."""
+    sessions: list[Session] = []
+
+    async def open_one(link: Link) -> Session:
+        sessions.append(Session(link, await link.bridge.run(link.connections.listen)))
+        return sessions[-1]
+
+    yield open_one
+    for session in sessions:
+        await session.link.bridge.run(session.connection.close)
 
 
 # --- the network between ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ A third session holds the locks at which the nodes meet, so that the order of th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -74,50 +74,6 @@ class Node:
         )
 
 
-@attrs.frozen
-class Session:
-    """A connection that somebody else has, in a transaction where it is wanted."""
-
-    link: Any
-    connection: Any
-
-    async def execute(self, statement: str) -> None:
-        await self.link.bridge.run(partial(self.connection.execute, statement))
-
-    async def value(self, statement: str, *arguments: object) -> Any:
-        return await self.link.bridge.run(partial(self.connection.fetchval, statement, *arguments))
-
-    async def hold(self, statement: str) -> None:
-        """What it locks stays locked until `release`."""
-        await self.execute(f"BEGIN; {statement}")
-
-    async def release(self) -> None:
-        await self.execute("COMMIT")
-
-    async def look(self, statement: str) -> Any:
-        """What the others do now: a transaction would go on seeing what it saw first."""
-        await self.execute("SELECT pg_stat_clear_snapshot()")
-        return await self.value(statement)
-
-    async def all_wait(self, count: int) -> None:
-        """Until so many others wait for locks."""
-        with trio.fail_after(10):
-            while await self.look(_WAITING) != count:
-                await trio.sleep(0.005)
-
-    async def count(self, table: str) -> int:
-        found: int = await self.value(f"SELECT count(*) FROM stellwerk.{table}")
-        return found
-
-
-_WAITING = """
-SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"""
-
-
-async def open_session(link: Any) -> Session:
-    return Session(link, await link.bridge.run(link.connections.listen))
-
-
 @pytest.fixture
 async def a(open_link: Any, postgres_dsn: str) -> Node:
     return Node(await open_link(postgres_dsn))
@@ -129,10 +85,9 @@ async def b(open_link: Any, postgres_dsn: str) -> Node:
 
 
 @pytest.fixture
-async def other(open_link: Any, postgres_dsn: str) -> AsyncIterator[Session]:
-    session = await open_session(await open_link(postgres_dsn))
-    yield session
-    await session.link.bridge.run(session.connection.close)
+async def other(open_link: Any, open_session: Callable[..., Awaitable[Any]], postgres_dsn: str) -> Any:
+    """A connection that somebody else has, in a transaction where it is wanted."""
+    return await open_session(await open_link(postgres_dsn))
 
 
 def step(instance_id: str, version: int = 0, changes: RowChanges | None = None, **fields: Any) -> Changeset:
@@ -187,7 +142,7 @@ async def at_once(*works: Callable[[], Awaitable[Any]]) -> list[Any]:
     return given
 
 
-async def race(other: Session, lock: str, *works: Callable[[], Awaitable[Any]]) -> list[Any]:
+async def race(other: Any, lock: str, *works: Callable[[], Awaitable[Any]]) -> list[Any]:
     """All of them wait for what `lock` has locked before any can go on."""
 
     async def let_go() -> None:
@@ -199,7 +154,7 @@ async def race(other: Session, lock: str, *works: Callable[[], Awaitable[Any]]) 
 
 
 async def one_behind_the_other(
-    other: Session, table: str, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]
+    other: Any, table: str, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]
 ) -> list[Any]:
     """`first` has written all but its last rows, to `table`, when `second` begins; then it commits."""
     came = trio.Event()
@@ -227,7 +182,7 @@ def guards(outcomes: list[Any]) -> list[RefusedGuard | None]:
 # --- one row, two nodes ----------------------------------------------------------------------------------------------
 
 
-async def test_rule_1_one_of_two_nodes_steps_an_instance(a: Node, b: Node, other: Session) -> None:
+async def test_rule_1_one_of_two_nodes_steps_an_instance(a: Node, b: Node, other: Any) -> None:
     await a.do(step("i"))
     lock = "SELECT FROM stellwerk.instances FOR UPDATE"
     outcomes = await race(other, lock, lambda: a.do(step("i", 1)), lambda: b.do(step("i", 1)))
@@ -235,7 +190,7 @@ async def test_rule_1_one_of_two_nodes_steps_an_instance(a: Node, b: Node, other
     assert await other.count("history") == 2
 
 
-async def test_rule_1_a_task_is_leased_to_one_of_two_nodes(a: Node, b: Node, other: Session) -> None:
+async def test_rule_1_a_task_is_leased_to_one_of_two_nodes(a: Node, b: Node, other: Any) -> None:
     await a.do(step("i", 0, RowChanges(new_tasks=(new_task("t"),))))
     lock = "SELECT FROM stellwerk.external_tasks FOR UPDATE"
     by_a, by_b = LeaseTasks((wish(worker_id="a"),)), LeaseTasks((wish(worker_id="b"),))
@@ -246,7 +201,7 @@ async def test_rule_1_a_task_is_leased_to_one_of_two_nodes(a: Node, b: Node, oth
     assert await other.value("SELECT lock_owner FROM stellwerk.external_tasks") == winner.lease.holder.worker_id
 
 
-async def test_rule_1_a_completion_and_an_expiry_of_one_lease(a: Node, b: Node, other: Session) -> None:
+async def test_rule_1_a_completion_and_an_expiry_of_one_lease(a: Node, b: Node, other: Any) -> None:
     task = await leased(a)
     ending = TaskEnding("t", task.fence, "COMPLETED", OutcomeKind.COMPLETE, "digest")
     fail = FailTask("t", task.fence, "other digest", "out of order")
@@ -260,7 +215,7 @@ async def test_rule_1_a_completion_and_an_expiry_of_one_lease(a: Node, b: Node, 
         assert (failed.kind, state) == (LeaseAnswerKind.DONE, "READY")
 
 
-async def test_L8_a_failure_repeated_on_another_node_costs_one_retry(a: Node, b: Node, other: Session) -> None:
+async def test_L8_a_failure_repeated_on_another_node_costs_one_retry(a: Node, b: Node, other: Any) -> None:
     task = await leased(a)
     fail = FailTask("t", task.fence, "digest", "out of order")
     lock = "SELECT FROM stellwerk.external_tasks FOR UPDATE"
@@ -270,7 +225,7 @@ async def test_L8_a_failure_repeated_on_another_node_costs_one_retry(a: Node, b:
     assert await other.count("task_attempts") == 1
 
 
-async def test_rule_6_a_message_goes_to_one_of_two_instances(a: Node, b: Node, other: Session) -> None:
+async def test_rule_6_a_message_goes_to_one_of_two_instances(a: Node, b: Node, other: Any) -> None:
     await a.transact(step("i"), step("j"), PublishMessage(message()))
     taken = [step(name, 1, messages_consumed=("m",)) for name in "ij"]
     lock = "SELECT FROM stellwerk.messages FOR UPDATE"
@@ -280,7 +235,7 @@ async def test_rule_6_a_message_goes_to_one_of_two_instances(a: Node, b: Node, o
 
 
 @pytest.mark.parametrize("what", ["incident", "inbox row"])
-async def test_rule_9_one_of_two_nodes_settles_an(what: str, a: Node, b: Node, other: Session) -> None:
+async def test_rule_9_one_of_two_nodes_settles_an(what: str, a: Node, b: Node, other: Any) -> None:
     incident = IncidentRow("x", "failed", "Task_1", "out of order")
     await a.transact(
         step("sender", inbox_sent=(InboxRow("i", "x", b"{}"),)),
@@ -298,7 +253,7 @@ async def test_rule_9_one_of_two_nodes_settles_an(what: str, a: Node, b: Node, o
     assert await other.count(table) == 0
 
 
-async def test_what_is_sent_to_an_instance_that_ends_meanwhile_is_dropped(a: Node, b: Node, other: Session) -> None:
+async def test_what_is_sent_to_an_instance_that_ends_meanwhile_is_dropped(a: Node, b: Node, other: Any) -> None:
     await a.transact(step("i"), step("j"))
     end, send = step("i", 1, RowChanges(status="COMPLETED")), step("j", 1, inbox_sent=(InboxRow("i", "x", b"{}"),))
     ended, sent = await one_behind_the_other(other, "history", lambda: a.do(end), lambda: b.do(send))
@@ -310,7 +265,7 @@ async def test_what_is_sent_to_an_instance_that_ends_meanwhile_is_dropped(a: Nod
 # --- a row that is not there yet -------------------------------------------------------------------------------------
 
 
-async def test_an_instance_that_two_nodes_create_is_there_once(a: Node, b: Node, other: Session) -> None:
+async def test_an_instance_that_two_nodes_create_is_there_once(a: Node, b: Node, other: Any) -> None:
     outcomes = await one_behind_the_other(
         other, "history", lambda: a.do(step("i")), lambda: b.do(step("i", 0, RowChanges(status="COMPLETED")))
     )
@@ -319,7 +274,7 @@ async def test_an_instance_that_two_nodes_create_is_there_once(a: Node, b: Node,
     assert await other.value("SELECT status FROM stellwerk.instances") == "RUNNING"
 
 
-async def test_a_message_published_on_two_nodes_is_published_once(a: Node, b: Node, other: Session) -> None:
+async def test_a_message_published_on_two_nodes_is_published_once(a: Node, b: Node, other: Any) -> None:
     slow = (PublishMessage(message()), step("i", inbox_sent=(InboxRow("j", "x", b"{}"),)))
     first, second = await one_behind_the_other(
         other, "inbox", lambda: a.transact(*slow), lambda: b.transact(PublishMessage(message()), step("k"))
@@ -329,7 +284,7 @@ async def test_a_message_published_on_two_nodes_is_published_once(a: Node, b: No
     assert isinstance(second[1], Committed)
 
 
-async def test_rule_5_an_inbox_row_sent_by_two_nodes_is_kept_once(a: Node, b: Node, other: Session) -> None:
+async def test_rule_5_an_inbox_row_sent_by_two_nodes_is_kept_once(a: Node, b: Node, other: Any) -> None:
     def send(sender: str) -> Changeset:
         return step(sender, inbox_sent=(InboxRow("not there yet", "x", sender.encode()),))
 
@@ -342,7 +297,7 @@ async def test_rule_5_an_inbox_row_sent_by_two_nodes_is_kept_once(a: Node, b: No
 
 @pytest.mark.parametrize(("digest", "version", "unchanged"), [("d1", 1, ("order",)), ("d2", 2, ())])
 async def test_rule_7_two_nodes_deploy_one_process(
-    digest: str, version: int, unchanged: tuple[str, ...], a: Node, b: Node, other: Session
+    digest: str, version: int, unchanged: tuple[str, ...], a: Node, b: Node, other: Any
 ) -> None:
     first, second = await one_behind_the_other(
         other, "definitions", lambda: a.do(definition("d1")), lambda: b.do(definition(digest))
@@ -384,7 +339,7 @@ async def test_fault_62_and_63_every_task_is_fetched_by_one_worker_and_never_too
     assert sorted(fetched) == [task.task_id for task in tasks]
 
 
-async def test_scans_leave_out_what_others_work_on(a: Node, other: Session) -> None:
+async def test_scans_leave_out_what_others_work_on(a: Node, other: Any) -> None:
     tasks = tuple(new_task(name, priority=priority) for name, priority in (("t1", 3), ("t2", 2), ("t3", 1)))
     await a.do(step("i", 0, RowChanges(new_tasks=tasks)))
     await other.hold("SELECT FROM stellwerk.external_tasks WHERE task_id = 't1' FOR UPDATE")
@@ -405,7 +360,7 @@ async def test_of_several_topics_the_foremost_tasks_are_taken_in_order(a: Node) 
     assert [task.task_id for task in await a.do(operation)] == ["t4"]
 
 
-async def test_more_messages_than_one_step_deletes_are_dropped_and_counted(a: Node, other: Session) -> None:
+async def test_more_messages_than_one_step_deletes_are_dropped_and_counted(a: Node, other: Any) -> None:
     await other.execute(
         "INSERT INTO stellwerk.messages (message_id, name, key, variables, published_at_ms, expires_at_ms, is_consumed)"
         " SELECT n, 'paid', '1', '{}', 0, n, n <= 10 FROM generate_series(1, 5020) AS n"
@@ -414,7 +369,7 @@ async def test_more_messages_than_one_step_deletes_are_dropped_and_counted(a: No
     assert await other.count("messages") == 5
 
 
-async def test_the_instant_is_read_after_the_locks(a: Node, other: Session) -> None:
+async def test_the_instant_is_read_after_the_locks(a: Node, other: Any) -> None:
     await a.do(step("i", 0, RowChanges(new_tasks=(new_task("t"),))), None)
     (task,) = await a.do(LeaseTasks((wish(duration_ms=400),)), None)
 
@@ -430,7 +385,7 @@ async def test_the_instant_is_read_after_the_locks(a: Node, other: Session) -> N
     assert answer.kind is LeaseAnswerKind.LEASE_LOST
 
 
-async def test_rows_that_go_and_come_back_in_one_batch_end_as_one_after_the_other(a: Node, other: Session) -> None:
+async def test_rows_that_go_and_come_back_in_one_batch_end_as_one_after_the_other(a: Node, other: Any) -> None:
     def due(due_at_ms: int) -> TimerRow:
         return TimerRow("timer", "T", due_at_ms)
 
@@ -507,7 +462,7 @@ BAD = {
 }
 
 
-async def test_rule_1_an_operation_that_cannot_be_written_spoils_no_neighbour(a: Node, other: Session) -> None:
+async def test_rule_1_an_operation_that_cannot_be_written_spoils_no_neighbour(a: Node, other: Any) -> None:
     timer = RowChanges(timers_armed=(TimerRow("timer", "T", 1),))
     await a.transact(step("i", 0, RowChanges(new_tasks=(new_task("t"),))), step("timed", 0, timer))
     for number, (name, bad) in enumerate(BAD.items(), 1):
@@ -525,7 +480,7 @@ async def test_rule_1_an_operation_that_cannot_be_written_spoils_no_neighbour(a:
     assert await other.count("external_tasks") == 1
 
 
-async def test_many_bad_operations_are_refused_one_by_one(a: Node, other: Session) -> None:
+async def test_many_bad_operations_are_refused_one_by_one(a: Node, other: Any) -> None:
     operations = [step(f"i{n:02d}", 0, RowChanges(timers_armed=(TimerRow(str(n // 3), "T", 1),))) for n in range(30)]
     outcomes = await a.transact(*operations)
     assert [isinstance(outcome, Committed) for outcome in outcomes] == [n % 3 == 0 for n in range(30)]
@@ -575,7 +530,7 @@ async def check_unknown(name: str, a: Node) -> None:
 # --- others in the way -----------------------------------------------------------------------------------------------
 
 
-async def test_the_loser_of_a_deadlock_tries_again(a: Node, other: Session) -> None:
+async def test_the_loser_of_a_deadlock_tries_again(a: Node, other: Any) -> None:
     task = await leased(a)
     ending = TaskEnding("t", task.fence, "COMPLETED", OutcomeKind.COMPLETE, "digest")
     await other.execute("SET deadlock_timeout = '1min'")
@@ -592,7 +547,7 @@ async def test_the_loser_of_a_deadlock_tries_again(a: Node, other: Session) -> N
     assert await other.count("history") == 2
 
 
-async def test_a_serialization_failure_is_tried_again(a: Node, other: Session) -> None:
+async def test_a_serialization_failure_is_tried_again(a: Node, other: Any) -> None:
     await other.execute(
         """
         CREATE SEQUENCE tries;
@@ -610,7 +565,7 @@ async def test_a_serialization_failure_is_tried_again(a: Node, other: Session) -
     assert await other.count("batches") == 1
 
 
-async def test_what_writes_nothing_commits_nothing(a: Node, other: Session) -> None:
+async def test_what_writes_nothing_commits_nothing(a: Node, other: Any) -> None:
     assert await a.transact(LeaseTasks((wish("nothing"),)), step("i", 3)) == [
         (None,),
         RefusedChangeset(RefusedGuard.VERSION, "i"),
@@ -618,7 +573,7 @@ async def test_what_writes_nothing_commits_nothing(a: Node, other: Session) -> N
     assert await other.count("batches") == 0
 
 
-async def test_a_connection_lost_before_the_commit_is_made_anew(a: Node, other: Session) -> None:
+async def test_a_connection_lost_before_the_commit_is_made_anew(a: Node, other: Any) -> None:
     async def kill() -> None:
         await other.all_wait(1)
         await other.value("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
@@ -638,9 +593,7 @@ def next_step(stored: StoredInstance | None) -> Changeset:
     return step("i", 0 if stored is None else stored.version)
 
 
-async def test_rule_4_while_a_node_decides_under_lock_no_other_steps_the_instance(
-    a: Node, b: Node, other: Session
-) -> None:
+async def test_rule_4_while_a_node_decides_under_lock_no_other_steps_the_instance(a: Node, b: Node, other: Any) -> None:
     await a.do(step("i"))
     locked, refused = await one_behind_the_other(
         other, "history", lambda: a.step_locked("i", next_step), lambda: b.do(step("i", 1))
@@ -649,7 +602,7 @@ async def test_rule_4_while_a_node_decides_under_lock_no_other_steps_the_instanc
     assert refused == RefusedChangeset(RefusedGuard.VERSION, "i")
 
 
-async def test_rule_4_who_decides_under_lock_sees_the_step_of_the_other_node(a: Node, b: Node, other: Session) -> None:
+async def test_rule_4_who_decides_under_lock_sees_the_step_of_the_other_node(a: Node, b: Node, other: Any) -> None:
     await a.do(step("i"))
     seen: list[int] = []
 
@@ -664,14 +617,14 @@ async def test_rule_4_who_decides_under_lock_sees_the_step_of_the_other_node(a: 
     assert (stepped.version, locked.version, seen) == (2, 3, [2])
 
 
-async def test_rule_4_two_nodes_create_the_instance_under_lock(a: Node, b: Node, other: Session) -> None:
+async def test_rule_4_two_nodes_create_the_instance_under_lock(a: Node, b: Node, other: Any) -> None:
     first, second = await one_behind_the_other(
         other, "history", lambda: a.step_locked("i", next_step), lambda: b.step_locked("i", next_step)
     )
     assert (first.version, second.version) == (1, 2)
 
 
-async def test_a_decision_for_nothing_or_with_an_error_leaves_nothing_behind(a: Node, other: Session) -> None:
+async def test_a_decision_for_nothing_or_with_an_error_leaves_nothing_behind(a: Node, other: Any) -> None:
     def fail(stored: StoredInstance | None) -> Changeset:
         raise ValueError("the model is wrong")
 

@@ -5,7 +5,7 @@ The commit waits in the database for a lock that the test holds, so that the mom
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -42,40 +42,6 @@ class Node:
     async def transact(self, *operations: Operation) -> list[Any]:
         work = partial(transact_carefully, self.link.connections, operations, LeaseTime(START_MS))
         return list(await self.link.bridge.run(work))
-
-
-@attrs.frozen
-class Session:
-    """A connection past the network, in a transaction where one is wanted."""
-
-    link: Any
-    connection: Any
-
-    async def execute(self, statement: str) -> None:
-        await self.link.bridge.run(partial(self.connection.execute, statement))
-
-    async def value(self, statement: str, *arguments: object) -> Any:
-        return await self.link.bridge.run(partial(self.connection.fetchval, statement, *arguments))
-
-    async def hold(self, statement: str) -> None:
-        """What it locks stays locked until `release`."""
-        await self.execute(f"BEGIN; {statement}")
-
-    async def release(self) -> None:
-        await self.execute("COMMIT")
-
-    async def look(self, statement: str) -> Any:
-        """What the others do now: a transaction would go on seeing what it saw first."""
-        await self.execute("SELECT pg_stat_clear_snapshot()")
-        return await self.value(statement)
-
-    async def count(self, table: str) -> int:
-        found: int = await self.value(f"SELECT count(*) FROM stellwerk.{table}")
-        return found
-
-
-async def open_session(link: Any) -> Session:
-    return Session(link, await link.bridge.run(link.connections.listen))
 
 
 def step(instance_id: str, version: int = 0, changes: RowChanges | None = None, **fields: Any) -> Changeset:
@@ -133,7 +99,7 @@ class Doubt:
 
     node: Node
     network: Any
-    server_side: Session
+    server_side: Any
 
     async def value_of(self, statement: str, wanted: Callable[[Any], bool]) -> Any:
         with trio.fail_after(10):
@@ -149,14 +115,17 @@ class Doubt:
 
 @pytest.fixture
 async def doubt(
-    open_link: Any, breakable_server: PostgresServer, breakable_dsn: str, network: Any
-) -> AsyncIterator[Doubt]:
+    open_link: Any,
+    open_session: Callable[..., Awaitable[Any]],
+    breakable_server: PostgresServer,
+    breakable_dsn: str,
+    network: Any,
+) -> Doubt:
     server_side = await open_session(await open_link(breakable_dsn))
     node = Node(await open_link(network.dsn(breakable_dsn), connect_seconds_max=1))
     await server_side.execute(_SLOW_COMMIT)
     await server_side.hold("SELECT pg_advisory_xact_lock(1)")
-    yield Doubt(node, network, server_side)
-    await server_side.link.bridge.run(server_side.connection.close)
+    return Doubt(node, network, server_side)
 
 
 async def check_done_once(doubt: Doubt, outcomes: list[Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from stellwerk.core.changes import IncidentRow, UserTaskRow
 from stellwerk.core.external_task import (
     AttemptEnd,
     ExternalTask,
@@ -14,6 +16,7 @@ from stellwerk.core.external_task import (
     TaskOutcome,
     TaskState,
 )
+from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps, loads
 from stellwerk.ports import DefinitionRow, InstanceSummary, MessageRow
 
@@ -21,16 +24,20 @@ __all__ = [
     "ATTEMPT_COLUMNS",
     "DEFINITION_COLUMNS",
     "FIXED_TASK_COLUMNS",
+    "INCIDENT_COLUMNS",
     "INSTANCE_COLUMNS",
     "MESSAGE_COLUMNS",
     "MOVING_TASK_COLUMNS",
     "TASK_COLUMNS",
+    "USER_TASK_COLUMNS",
     "SqlRow",
     "attempt_from_row",
     "attempt_to_row",
     "definition_from_row",
     "definition_to_row",
     "fixed_task_row",
+    "incident_from_row",
+    "incident_to_row",
     "instance_from_row",
     "message_from_row",
     "message_to_row",
@@ -39,6 +46,8 @@ __all__ = [
     "strings_to_text",
     "task_from_row",
     "text_or_none",
+    "user_task_from_row",
+    "user_task_to_row",
 ]
 
 SqlRow: TypeAlias = tuple[Any, ...]
@@ -286,6 +295,58 @@ def message_to_row(row: MessageRow) -> SqlRow:
 
 def message_from_row(row: SqlRow) -> MessageRow:
     return MessageRow(row[0], row[1], row[2], row[3].encode(), row[4], row[5])
+
+
+USER_TASK_COLUMNS = (
+    "user_task_id",
+    "instance_id",
+    "element_id",
+    "name",
+    "assignee",
+    "candidate_users",
+    "candidate_groups",
+    "form",
+    "variables",
+    "created_at_ms",
+    "due_at",
+)
+
+
+def user_task_to_row(instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> SqlRow:
+    return (
+        row.user_task_id,
+        instance_id,
+        row.element_id,
+        row.name,
+        row.assignee,
+        strings_to_text(row.candidate_users),
+        strings_to_text(row.candidate_groups),
+        row.form,
+        row.variables.decode(),
+        at_ms,
+        row.due_at,
+    )
+
+
+def user_task_from_row(row: SqlRow) -> Mapping[str, object]:
+    values: dict[str, Any] = dict(zip(USER_TASK_COLUMNS, row, strict=True))
+    return {
+        **values,
+        "candidate_users": strings_from_text(values["candidate_users"]),
+        "candidate_groups": strings_from_text(values["candidate_groups"]),
+        "variables": values["variables"].encode(),
+    }
+
+
+INCIDENT_COLUMNS = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
+
+
+def incident_to_row(instance_id: str, row: IncidentRow, at_ms: InstantMs) -> SqlRow:
+    return (row.incident_id, instance_id, row.kind, row.element_id, row.message, row.task_id, at_ms)
+
+
+def incident_from_row(row: SqlRow) -> Mapping[str, object]:
+    return dict(zip(INCIDENT_COLUMNS, row, strict=True))
 
 
 def strings_to_text(strings: tuple[str, ...]) -> str:

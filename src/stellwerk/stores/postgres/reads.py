@@ -350,59 +350,35 @@ async def _matched_of_oldest(
 
 # --- what waits for somebody ---------------------------------------------------------------------------------------
 
-_INCIDENT_COLUMNS = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
-_USER_TASK_COLUMNS = (
-    "user_task_id",
-    "instance_id",
-    "element_id",
-    "name",
-    "assignee",
-    "candidate_users",
-    "candidate_groups",
-    "form",
-    "variables",
-    "created_at_ms",
-    "due_at",
-)
-"""The first column of each is the key."""
-
 
 async def incidents(
     connection: asyncpg.Connection, instance_id: str | None = None, limit: int = 1000, after: str | None = None
 ) -> list[Mapping[str, object]]:
-    found = await _page(connection, "incidents", _INCIDENT_COLUMNS, instance_id, limit, after)
-    return [dict(row) for row in found]
+    found = await _page(connection, "incidents", rows.INCIDENT_COLUMNS, instance_id, limit, after)
+    return [rows.incident_from_row(row) for row in found]
 
 
 async def incident(connection: asyncpg.Connection, incident_id: str) -> Mapping[str, object] | None:
-    row = await _by_key(connection, "incidents", _INCIDENT_COLUMNS, incident_id)
-    return None if row is None else dict(row)
+    row = await _by_key(connection, "incidents", rows.INCIDENT_COLUMNS, incident_id)
+    return None if row is None else rows.incident_from_row(row)
 
 
 async def user_tasks(
     connection: asyncpg.Connection, instance_id: str | None = None, limit: int = 1000, after: str | None = None
 ) -> list[Mapping[str, object]]:
-    found = await _page(connection, "user_tasks", _USER_TASK_COLUMNS, instance_id, limit, after)
-    return [_user_task(row) for row in found]
+    found = await _page(connection, "user_tasks", rows.USER_TASK_COLUMNS, instance_id, limit, after)
+    return [rows.user_task_from_row(row) for row in found]
 
 
 async def user_task(connection: asyncpg.Connection, user_task_id: str) -> Mapping[str, object] | None:
-    row = await _by_key(connection, "user_tasks", _USER_TASK_COLUMNS, user_task_id)
-    return None if row is None else _user_task(row)
-
-
-def _user_task(row: Mapping[str, object]) -> Mapping[str, object]:
-    return {
-        **row,
-        "candidate_users": rows.strings_from_text(str(row["candidate_users"])),
-        "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
-        "variables": str(row["variables"]).encode(),
-    }
+    row = await _by_key(connection, "user_tasks", rows.USER_TASK_COLUMNS, user_task_id)
+    return None if row is None else rows.user_task_from_row(row)
 
 
 async def _by_key(
     connection: asyncpg.Connection, table: str, columns: Sequence[str], key: str
 ) -> asyncpg.Record | None:
+    """The first of the columns is the key."""
     statement = f"SELECT {', '.join(columns)} FROM stellwerk.{table} WHERE {columns[0]} = $1"  # noqa: S608
     return await connection.fetchrow(statement, findable(key))
 

@@ -10,10 +10,12 @@ import asyncpg
 from stellwerk.stores.rows import (
     ATTEMPT_COLUMNS,
     DEFINITION_COLUMNS,
+    INCIDENT_COLUMNS,
     INSTANCE_COLUMNS,
     MESSAGE_COLUMNS,
     MOVING_TASK_COLUMNS,
     TASK_COLUMNS,
+    USER_TASK_COLUMNS,
     SqlRow,
 )
 
@@ -106,24 +108,9 @@ class Write:
         "subscriptions", "subscription_id", "instance_id", "element_id", "name", "key"
     )
     DELETE_SUBSCRIPTIONS: Final = _delete("subscriptions", "subscription_id")
-    INSERT_USER_TASKS: Final = _insert(
-        "user_tasks",
-        "user_task_id",
-        "instance_id",
-        "element_id",
-        "name",
-        "assignee",
-        "candidate_users",
-        "candidate_groups",
-        "form",
-        "variables",
-        "due_at",
-        "created_at_ms",
-    )
+    INSERT_USER_TASKS: Final = _insert("user_tasks", *USER_TASK_COLUMNS)
     DELETE_USER_TASKS: Final = _delete("user_tasks", "user_task_id")
-    INSERT_INCIDENTS: Final = _insert(
-        "incidents", "incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms"
-    )
+    INSERT_INCIDENTS: Final = _insert("incidents", *INCIDENT_COLUMNS)
     DELETE_INCIDENTS: Final = _delete("incidents", "incident_id")
     INSERT_MESSAGES: Final = _insert("messages", *MESSAGE_COLUMNS)
     CONSUME_MESSAGES: Final = (

@@ -292,19 +292,7 @@ class PostgresTables:
         self._delete(Write.DELETE_SUBSCRIPTIONS, subscription_id)
 
     def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None:
-        parameters = (
-            row.user_task_id,
-            instance_id,
-            row.element_id,
-            row.name,
-            row.assignee,
-            rows.strings_to_text(row.candidate_users),
-            rows.strings_to_text(row.candidate_groups),
-            row.form,
-            row.variables.decode(),
-            row.due_at,
-            at_ms,
-        )
+        parameters = rows.user_task_to_row(instance_id, row, at_ms)
         self._insert(Write.INSERT_USER_TASKS, parameters, (Write.DELETE_USER_TASKS, (row.user_task_id,)))
 
     def delete_user_task(self, user_task_id: str) -> None:
@@ -317,7 +305,7 @@ class PostgresTables:
 
     def insert_incident(self, instance_id: str, row: IncidentRow, at_ms: InstantMs) -> None:
         self._incidents[row.incident_id] = instance_id
-        parameters = (row.incident_id, instance_id, row.kind, row.element_id, row.message, row.task_id, at_ms)
+        parameters = rows.incident_to_row(instance_id, row, at_ms)
         self._insert(Write.INSERT_INCIDENTS, parameters, (Write.DELETE_INCIDENTS, (row.incident_id,)))
 
     def delete_incident(self, incident_id: str) -> None:

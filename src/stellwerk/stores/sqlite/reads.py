@@ -182,9 +182,9 @@ def incidents(
     incident_id: str | None = None,
 ) -> list[Mapping[str, object]]:
     """A page of those that are open, or the one with that id."""
-    columns = ("incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms")
     wanted = {"instance_id": instance_id, "incident_id": incident_id}
-    return _mappings(connection, "incidents", columns, wanted, limit, after)
+    found = _page(connection, "incidents", rows.INCIDENT_COLUMNS, wanted, limit, after)
+    return [rows.incident_from_row(row) for row in found]
 
 
 def user_tasks(
@@ -195,47 +195,26 @@ def user_tasks(
     user_task_id: str | None = None,
 ) -> list[Mapping[str, object]]:
     """As `incidents`."""
-    columns = (
-        "user_task_id",
-        "instance_id",
-        "element_id",
-        "name",
-        "assignee",
-        "candidate_users",
-        "candidate_groups",
-        "form",
-        "variables",
-        "created_at_ms",
-        "due_at",
-    )
     wanted = {"instance_id": instance_id, "user_task_id": user_task_id}
-    return [
-        {
-            **row,
-            "candidate_users": rows.strings_from_text(str(row["candidate_users"])),
-            "candidate_groups": rows.strings_from_text(str(row["candidate_groups"])),
-            "variables": str(row["variables"]).encode(),
-        }
-        for row in _mappings(connection, "user_tasks", columns, wanted, limit, after)
-    ]
+    found = _page(connection, "user_tasks", rows.USER_TASK_COLUMNS, wanted, limit, after)
+    return [rows.user_task_from_row(row) for row in found]
 
 
-def _mappings(
+def _page(
     connection: sqlite3.Connection,
     table: str,
     columns: Sequence[str],
     wanted: Mapping[str, str | None],
     limit: int,
     after: str | None,
-) -> list[Mapping[str, object]]:
+) -> list[rows.SqlRow]:
     """By the first of the columns, which is the key."""
     conditions, parameters = _conditions(wanted)
     if after is not None:
         conditions.append(f"{columns[0]} > ?")
         parameters.append(after)
     statement = f"SELECT {', '.join(columns)} FROM {table}{_where(conditions)} ORDER BY {columns[0]} LIMIT ?"  # noqa: S608
-    found = connection.execute(statement, (*parameters, limit)).fetchall()
-    return [dict(zip(columns, row, strict=True)) for row in found]
+    return connection.execute(statement, (*parameters, limit)).fetchall()
 
 
 def inbox(connection: sqlite3.Connection, limit: int) -> list[InboxRow]:

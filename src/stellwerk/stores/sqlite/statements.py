@@ -7,10 +7,12 @@ from typing import Final
 from stellwerk.stores.rows import (
     ATTEMPT_COLUMNS,
     DEFINITION_COLUMNS,
+    INCIDENT_COLUMNS,
     INSTANCE_COLUMNS,
     MESSAGE_COLUMNS,
     MOVING_TASK_COLUMNS,
     TASK_COLUMNS,
+    USER_TASK_COLUMNS,
 )
 
 __all__ = ["WRITES", "Write"]
@@ -44,24 +46,9 @@ class Write:
     DELETE_TIMER: Final = "DELETE FROM timers WHERE timer_id = ?"
     INSERT_SUBSCRIPTION: Final = _insert("subscriptions", "subscription_id", "instance_id", "element_id", "name", "key")
     DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE subscription_id = ?"
-    INSERT_USER_TASK: Final = _insert(
-        "user_tasks",
-        "user_task_id",
-        "instance_id",
-        "element_id",
-        "name",
-        "assignee",
-        "candidate_users",
-        "candidate_groups",
-        "form",
-        "variables",
-        "due_at",
-        "created_at_ms",
-    )
+    INSERT_USER_TASK: Final = _insert("user_tasks", *USER_TASK_COLUMNS)
     DELETE_USER_TASK: Final = "DELETE FROM user_tasks WHERE user_task_id = ?"
-    INSERT_INCIDENT: Final = _insert(
-        "incidents", "incident_id", "instance_id", "kind", "element_id", "message", "task_id", "opened_at_ms"
-    )
+    INSERT_INCIDENT: Final = _insert("incidents", *INCIDENT_COLUMNS)
     DELETE_INCIDENT: Final = "DELETE FROM incidents WHERE incident_id = ?"
     INSERT_MESSAGE: Final = _insert("messages", *MESSAGE_COLUMNS)
     CONSUME_MESSAGE: Final = "UPDATE messages SET is_consumed = 1, variables = '' WHERE message_id = ?"

@@ -303,19 +303,7 @@ class SqliteTables:
         self._write(Write.DELETE_SUBSCRIPTION, (subscription_id,))
 
     def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None:
-        parameters = (
-            row.user_task_id,
-            instance_id,
-            row.element_id,
-            row.name,
-            row.assignee,
-            rows.strings_to_text(row.candidate_users),
-            rows.strings_to_text(row.candidate_groups),
-            row.form,
-            row.variables.decode(),
-            row.due_at,
-            at_ms,
-        )
+        parameters = rows.user_task_to_row(instance_id, row, at_ms)
         self._write_after((Write.DELETE_USER_TASK,), Write.INSERT_USER_TASK, parameters)
 
     def delete_user_task(self, user_task_id: str) -> None:
@@ -329,7 +317,7 @@ class SqliteTables:
         )
 
     def insert_incident(self, instance_id: str, row: IncidentRow, at_ms: InstantMs) -> None:
-        parameters = (row.incident_id, instance_id, row.kind, row.element_id, row.message, row.task_id, at_ms)
+        parameters = rows.incident_to_row(instance_id, row, at_ms)
         self._write_after((Write.DELETE_INCIDENT,), Write.INSERT_INCIDENT, parameters)
 
     def delete_incident(self, incident_id: str) -> None:
