@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("stellwerk.testing.store_contract")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=12, help="how often the engine is killed with SIGKILL under load")
     parser.addoption("--kill-seed", type=int, default=1, help="the seed of the moments at which it is killed")
-    parser.addoption("--chaos-seconds", type=float, default=10, help="how long two nodes are killed and cut off")
+    parser.addoption("--chaos-seconds", type=float, default=6, help="how long two nodes are killed and cut off")
     parser.addoption("--chaos-seed", type=int, default=1, help="the seed of what befalls them")
     parser.addoption("--failover", action="store_true", help="also let a standby take the place of its primary")
 

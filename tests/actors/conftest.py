@@ -396,6 +396,9 @@ class SharedStore:
         self.told: list[Hint] = []
         self.steps_locked = 0
         self.steps_refused = 0
+        self.reported = 0
+        self.outlives_its_node = False
+        """What is under way is committed although nobody waits for it any more."""
         self._shared = shared
         self._heard: list[Hint] = []
         self._something_heard = trio.Event()
@@ -412,10 +415,11 @@ class SharedStore:
         self._shared.stores.remove(self)
 
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
-        await trio.sleep(self.seconds)
-        outcomes = await self._shared.rows.transact(operations)
-        self.steps_refused += sum(isinstance(outcome, RefusedChangeset) for outcome in outcomes)
-        await trio.sleep(self.seconds)
+        with trio.CancelScope(shield=self.outlives_its_node):
+            await trio.sleep(self.seconds)
+            outcomes = await self._shared.rows.transact(operations)
+            self.steps_refused += sum(isinstance(outcome, RefusedChangeset) for outcome in outcomes)
+            await trio.sleep(self.seconds)
         return outcomes
 
     async def ready_tasks(self, topic: str, limit: int) -> ReadyScan:
@@ -477,9 +481,9 @@ class SharedStore:
             missed=any(hint.missed for hint in heard),
         )
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
+    async def report_node(self, report: NodeReport) -> None:
         self._shared.reports[report.node_id] = (report, trio.current_time())
-        return await self.nodes()
+        self.reported += 1
 
     async def nodes(self) -> Sequence[NodeRow]:
         now = trio.current_time()

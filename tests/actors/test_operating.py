@@ -123,7 +123,7 @@ async def test_retry_leaves_open_what_the_instance_refuses(autojump_clock: objec
     assert retried.requeued == [opened[good]]
     assert [(refused.incident_id, refused.error.code) for refused in retried.refused] == [(opened[bad], "conflict")]
     assert (progress[-1], retried.topics, retried.more) == (1, {"work"}, False)
-    assert world.node.unattended(retried.topics) == ["work"]
+    assert await world.node.unattended(retried.topics) == ["work"]
     assert [row["incident_id"] for row in await world.node.incidents()] == [opened[bad]]
 
 

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import pytest
 import structlog
 import trio
 
+from stellwerk.actors.reports import bounded
 from stellwerk.errors import StoreUnavailable
-from stellwerk.ports import Hint, NodeReport, NodeRow
+from stellwerk.ports import Hint, NodeReport, SessionReport, SubscriptionReport, TopicReport
 from stellwerk.stores.memory import MemoryStore
-from stellwerk.wire.messages import Ack, Revoked, Subscribe, Tasks
+from stellwerk.wire.messages import Ack, Revoked, Subscribe, Tasks, Unsubscribe
 
 A_SECOND = 1.1
 PAID = '<messageEventDefinition messageRef="paid"/>'
@@ -158,6 +160,146 @@ async def test_all_nodes_are_listed_wherever_one_asks(autojump_clock: object, no
     assert [row.report.node_id for row in await b.node.nodes()] == ["node-2"], "it said goodbye"
 
 
+async def test_workers_and_topics_are_those_of_all_nodes_wherever_one_asks(
+    autojump_clock: object, nodes: Any, one_task: Any
+) -> None:
+    a, b = await nodes.start(), await nodes.start()
+    offline = await nodes.start(is_offline=True)
+    await a.deploy(one_task())
+    await b.connect("work", max_tasks=3, worker_id="on b")
+    await a.connect("work", "other", max_tasks=1, worker_id="on a")
+    await trio.sleep(0.3)
+    for _ in range(6):
+        await b.start()
+    await trio.sleep(5.1)
+    for world in (a, b, offline):
+        first, second = await world.node.workers()
+        assert (first.worker_id, first.node, first.client) == ("on a", "host:1", "test/1")
+        assert (second.worker_id, second.node) == ("on b", "host:2")
+        assert [(view.topic, view.max_tasks, view.held) for view in first.topics] == [("work", 1, 1), ("other", 1, 0)]
+        assert [(view.topic, view.max_tasks, view.held) for view in second.topics] == [("work", 3, 3)]
+        topics = {view.topic: view for view in await world.node.topics()}
+        assert {topic: (view.workers, view.free) for topic, view in topics.items()} == {"other": (1, 1), "work": (2, 0)}
+        assert topics["work"].backlog.ready == 2
+        assert not topics["work"].is_unattended
+        assert await world.node.unattended(frozenset({"work", "other", "third"})) == ["third"]
+
+
+async def test_other_nodes_know_at_once_of_workers_that_come_change_and_go(
+    autojump_clock: object, nodes: Any, one_task: Any
+) -> None:
+    a, b = await nodes.start(), await nodes.start()
+    await trio.sleep(1)
+
+    async def seen() -> list[list[tuple[str, int]]]:
+        await trio.sleep(0.3)
+        return [[(one.topic, one.max_tasks) for one in view.topics] for view in await b.node.workers()]
+
+    peer = await a.connect("work", max_tasks=2)
+    assert await seen() == [[("work", 2)]]
+    await peer.say(Subscribe("work", max_tasks=5))
+    assert await seen() == [[("work", 5)]]
+    await peer.say(Subscribe("more", max_tasks=1))
+    assert await seen() == [[("work", 5), ("more", 1)]]
+    await peer.say(Unsubscribe("work"))
+    assert await seen() == [[("more", 1)]]
+    peer.drop()
+    assert await seen() == []
+
+
+async def test_a_crowd_of_workers_is_told_at_most_four_times_a_second(
+    autojump_clock: object, nodes: Any, one_task: Any
+) -> None:
+    a = await nodes.start()
+    b = await nodes.start()
+    await trio.sleep(6)
+    before = a.store.reported
+    for _ in range(100):
+        await a.connect("work")
+        await trio.sleep(0.02)
+    assert len(await b.node.workers()) >= 80
+    assert 5 <= a.store.reported - before <= 12, "2 s of connecting"
+    await trio.sleep(0.3)
+    assert len(await b.node.workers()) == 100
+    before = a.store.reported
+    await trio.sleep(20)
+    assert 3 <= a.store.reported - before <= 5, "nothing changes: the beat is left"
+
+
+async def test_workers_of_a_node_that_is_silent_do_not_count(autojump_clock: object, nodes: Any, one_task: Any) -> None:
+    a, b = await nodes.start(), await nodes.start()
+    await a.deploy(one_task())
+    await a.connect("work", max_tasks=1)
+    await trio.sleep(1)
+    for _ in range(2):
+        await b.start()
+    assert [view.is_unattended for view in await b.node.topics()] == [False]
+    report, seen = nodes.shared.reports["node-1"]
+    nodes.kill(a)
+    await trio.sleep(1)
+    nodes.shared.reports["node-1"] = (report, seen)  # it could not say goodbye
+    await trio.sleep(10)
+    assert len(await b.node.workers()) == 1
+    await trio.sleep(10)
+    assert await b.node.workers() == []
+    assert [(view.workers, view.is_unattended) for view in await b.node.topics()] == [(0, True)]
+
+
+async def test_workers_of_a_node_that_does_not_tell_its_topics_may_attend_any(
+    autojump_clock: object, nodes: Any, one_task: Any
+) -> None:
+    """It runs an older version, during an upgrade."""
+    a, b = await nodes.start(), await nodes.start()
+    await a.deploy(one_task())
+    await a.start()
+    await trio.sleep(1)
+    assert [view.is_unattended for view in await b.node.topics()] == [True]
+    report, _ = nodes.shared.reports["node-1"]
+    older = attrs.evolve(report, node_id="node-0", workers=1, sessions=(), topics=(), tells_all_topics=False)
+    nodes.shared.reports["node-0"] = (older, trio.current_time())
+    assert [(view.workers, view.is_unattended) for view in await b.node.topics()] == [(0, False)]
+    nodes.shared.reports["node-0"] = (attrs.evolve(older, workers=0), trio.current_time())
+    assert [view.is_unattended for view in await b.node.topics()] == [True]
+
+
+def test_a_report_is_bounded_and_says_so() -> None:
+    sessions = [
+        SessionReport(
+            worker_id=f"w{number:05}",
+            session_id="s",
+            client="c",
+            connected_at_ms=0,
+            subscriptions=tuple(SubscriptionReport(f"t{topic}", 1, 0) for topic in range(20)),
+        )
+        for number in range(1_500)
+    ]
+    topics = [TopicReport(f"t{number}", 1, 1) for number in range(10_001)]
+    whole = NodeReport(
+        node_id="n",
+        name="n",
+        url=None,
+        version="1",
+        started_at_ms=0,
+        is_draining=False,
+        workers=1_500,
+        leases=0,
+        instances_live=0,
+        commits=0,
+        operations=0,
+        store_ms=0,
+        sessions=tuple(sessions),
+        topics=tuple(topics),
+    )
+    told = bounded(whole)
+    assert told.sessions == tuple(sessions[:500]), "10,000 subscriptions"
+    assert (len(told.topics), told.tells_all_topics, told.workers) == (10_000, False, 1_500)
+    small = attrs.evolve(
+        whole, sessions=tuple(attrs.evolve(one, subscriptions=()) for one in sessions), topics=tuple(topics[1:])
+    )
+    assert len(bounded(small).sessions) == 1_000
+    assert bounded(small).tells_all_topics
+
+
 async def test_a_node_alone_is_listed_too(autojump_clock: object, world: Any) -> None:
     (row,) = await world.node.nodes()
     assert (row.report.workers, row.seen_ms_ago) == (0, 0)
@@ -217,7 +359,7 @@ async def test_fault_56_ready_tasks_that_no_worker_of_any_node_takes_are_an_alar
         assert 130_000 < waited_ms < 151_000
         unattended = {view.topic: view.is_unattended for view in await world.node.topics()}
         assert unattended == {"served": False, "work": True}
-        assert world.node.unattended(frozenset({"served", "work"})) == ["work"]
+        assert await world.node.unattended(frozenset({"served", "work"})) == ["work"]
     with structlog.testing.capture_logs() as lines:
         await peer.say(Subscribe("work", max_tasks=1))
         await trio.sleep(20)
@@ -249,7 +391,7 @@ class AloneStrictly(MemoryStore):
     async def standing_leases(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         raise AssertionError
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
+    async def report_node(self, report: NodeReport) -> None:
         raise AssertionError
 
 

@@ -192,6 +192,31 @@ def test_no_engine_is_exit_code_3(stellwerk: Run) -> None:
     ended = stellwerk("instances", "--url", f"http://127.0.0.1:{port}")
     assert (ended.exit_code, ended.is_one_clear_line) == (3, True)
     assert "Connection refused; start one with `stellwerk serve`, or name another with --url" in ended.err
+    assert "--db" not in ended.err
+
+
+def test_database_of_the_environment_is_hinted_at_where_no_engine_answers(
+    stellwerk: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STELLWERK_DB", "postgresql://u:s3cr3t@db/orders")
+    ended = stellwerk("definitions", "--url", "http://127.0.0.1:1")
+    assert (ended.exit_code, ended.is_one_clear_line) == (3, True)
+    assert '--db "$STELLWERK_DB"' in ended.err
+    assert "s3cr3t" not in ended.err
+
+
+def test_engine_that_hangs_up_may_still_be_starting(stellwerk: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            listening.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        ended = stellwerk("definitions", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        thread.join()
+    assert (ended.exit_code, ended.is_one_clear_line) == (3, True)
+    assert "it may still be starting" in ended.err
 
 
 @pytest.mark.parametrize(

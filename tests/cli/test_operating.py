@@ -203,7 +203,9 @@ def test_ready_work_without_a_worker_is_marked(ask: Run, deployed: Run, work: Ru
     assert (attended["ready"], attended["workers"], attended["is_unattended"]) == (0, 1, False)
     (row,) = (row for row in json.loads(ask("workers", "--json").out) if row["topics"][0]["topic"] == key)
     assert row["topics"][0]["held"] == 1
-    assert row["worker_id"] in ask("workers").out
+    table = ask("workers").out
+    assert row["worker_id"] in table
+    assert "node" not in table.splitlines()[1].split(), "there is only one"
     (task,) = json.loads(ask("tasks", "--topic", key, "--state", "locked", "--json").out)
     assert (task["instance_id"], task["lease"]["worker_id"]) == (instance_id, row["worker_id"])
     assert f"{row['worker_id']}, fence " in ask("tasks", "--instance", instance_id).out

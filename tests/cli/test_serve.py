@@ -49,12 +49,25 @@ def test_engine_answers_as_soon_as_it_says_so(start_engine: Run) -> None:
     assert get(engine, "/readyz") == (200, b"ok")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_stops_the_engine_well(start_engine: Run, number: int) -> None:
     engine = start_engine()
     engine.process.send_signal(number)
     assert engine.process.wait(10) == 0
     assert "Traceback" not in engine.log.read_text()
+
+
+def test_second_hangup_hurries_nobody(start_engine: Run) -> None:
+    """A terminal that is closed sends one, and the shell in it another."""
+    engine = start_engine()
+    with socket.create_connection(("127.0.0.1", engine.port), 20) as worker:
+        worker.sendall(UPGRADE + HELLO)
+        receive_until(worker, b"welcome")
+        engine.process.send_signal(signal.SIGHUP)
+        receive_until(worker, b"goaway")
+        engine.process.send_signal(signal.SIGHUP)
+        assert engine.process.wait(10) == 0
+    assert "draining" in engine.log.read_text()
 
 
 def test_stopping_takes_at_most_five_seconds_whoever_is_connected(start_engine: Run) -> None:

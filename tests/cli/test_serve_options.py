@@ -41,6 +41,33 @@ def test_options_that_do_not_go_together_are_one_clear_line(stellwerk: Run, argu
     assert SECRET not in ended.err
 
 
+@pytest.mark.parametrize(
+    "db",
+    [
+        f"host=db dbname=orders password={SECRET}",
+        f"dbname = orders password={SECRET}",
+        f"jdbc:postgresql://u:{SECRET}@db/orders",
+        f"postgresql:/u:{SECRET}@db/orders",
+        f"PostgreSQL://u:{SECRET}@db/orders",
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "instances"])
+def test_other_forms_for_a_database_of_postgresql_make_no_file(
+    stellwerk: Run, tmp_path: Path, command: str, db: str
+) -> None:
+    ended = stellwerk(command, "--db", db)
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert "postgresql://user@host:5432/database" in ended.err
+    assert SECRET not in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_postgresql_is_waited_for(stellwerk: Run) -> None:
+    ended = stellwerk("serve", "--db", "orders.db", "--wait-for-db", "5s")
+    assert (ended.exit_code, ended.is_one_clear_line) == (2, True), ended
+    assert "--wait-for-db" in ended.err
+
+
 def test_database_comes_from_the_environment(stellwerk: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STELLWERK_DB", f"postgresql://u:{SECRET}@127.0.0.1:1/orders?connect_timeout=1")
     ended = stellwerk("serve", "--port", "0", "--synchronous", "normal")

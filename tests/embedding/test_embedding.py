@@ -137,7 +137,7 @@ async def test_E6_all_that_one_can_ask_and_do(mock_clock: MockClock, process: Pr
             other = await engine.start("other")
             assert [task.topic for task in await engine.tasks(instance_id=other, state="READY")] == ["work"]
             assert [topic.is_unattended for topic in await engine.topics()] == [True]
-            assert engine.workers() == []
+            assert await engine.workers() == []
             await engine.cancel(other, "not wanted")
             assert (await engine.instance(other)).reason == "not wanted"
 
@@ -234,7 +234,7 @@ async def test_E6_with_a_free_port_other_processes_can_come_in(process: Process)
             instance_id = await engine.start("order")
             await engine.wait_for_end(instance_id)
             assert await engine.variables(instance_id) == {"over": "the network"}
-            [seen] = engine.workers()
+            [seen] = await engine.workers()
             assert seen.worker_id == worker.worker_id
 
 

@@ -291,8 +291,28 @@ async def test_a_worker_is_started_once(process: Process) -> None:
         with pytest.raises(Conflict, match="runs already"):
             await engine.start_worker(worker)
         await trio.testing.wait_all_tasks_blocked()
-        [seen] = engine.workers()
+        [seen] = await engine.workers()
         assert (seen.worker_id, [topic.topic for topic in seen.topics]) == ("w1", ["work"])
+
+
+async def test_a_task_that_is_just_being_handed_out_when_the_block_ends_is_not_left_locked(process: Process) -> None:
+    """Wherever it stands: asked of the file, leased, delivered, or running."""
+    with trio.fail_after(SECONDS_MAX):
+        for moments in (*range(26, 60, 2), *range(100, 400, 20)):
+            async with stellwerk.open_engine(f"{moments}.db") as engine:
+                await engine.deploy(process("work"))
+                await engine.start("order")
+                worker = engine.worker()
+
+                @worker.task("work")
+                async def work(payload: dict[str, str]) -> None:
+                    await trio.sleep_forever()
+
+                await engine.start_worker(worker)
+                for _ in range(moments):
+                    await trio.lowlevel.checkpoint()
+            async with stellwerk.open_engine(f"{moments}.db") as engine:
+                assert [task.state for task in await engine.tasks()] == [TaskState.READY], moments
 
 
 async def test_a_large_payload_passes_in_both_directions(process: Process) -> None:

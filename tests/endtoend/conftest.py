@@ -159,6 +159,24 @@ def _in_a_row(process: str, attributes: str, topics: tuple[str, ...], more: str)
 </definitions>"""
 
 
+_GATEWAYS = ("split", "join")
+
+
+def _at_once(process: str, topics: tuple[str, ...]) -> str:
+    ids = [f"task-{number}" for number in range(len(topics))]
+    tasks = (f'<serviceTask id="{name}" stellwerk:topic="{topic}"/>' for name, topic in zip(ids, topics, strict=True))
+    paths = [("start", "split"), *(("split", name) for name in ids), *((name, "join") for name in ids), ("join", "end")]
+    flows = (f'<sequenceFlow id="{a}-{b}" sourceRef="{a}" targetRef="{b}"/>' for a, b in paths)
+    gateways = (f'<parallelGateway id="{name}"/>' for name in _GATEWAYS)
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn"
+             targetNamespace="https://stellwerk.dev/tests">
+  <process id="{process}" isExecutable="true">
+    <startEvent id="start"/> {"".join(tasks)} {"".join(gateways)} <endEvent id="end"/> {"".join(flows)}
+  </process>
+</definitions>"""
+
+
 @attrs.define
 class WorkerProcess:
     process: subprocess.Popen[bytes]
@@ -264,6 +282,7 @@ def workers(tmp_path: Path, engine: EngineProcess) -> Iterator[Workers]:
 
 ROAMING_TOPICS = ("first", "second", "third")
 _LOCK_SECONDS = 5.0
+_STUBBORN_LOCK_SECONDS = 1.0
 _RESULTS = 60
 """So many are waited for, before a blow and after it."""
 _RECOVERY_SECONDS_MAX = 10.0
@@ -278,13 +297,14 @@ _REFUSED = "refused"
 
 @attrs.define
 class RoamingWorker:
-    """A process of roaming_worker.py, and what its ledger says so far."""
+    """A process of roaming_worker.py or stubborn_worker.py, and what its ledger says so far."""
 
     process: subprocess.Popen[bytes]
     ledger_file: Path
     log_file: Path
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     is_killed: bool = False
+    is_stubborn: bool = False
     _read_bytes: int = 0
 
     def ledger(self, event: str) -> list[dict[str, Any]]:
@@ -326,36 +346,37 @@ class Cluster:
         with ThreadPoolExecutor() as threads:
             list(threads.map(EngineProcess.start, new))
 
-    def add_workers(self, number: int) -> None:
+    def add_workers(self, number: int, stubborn: int = 0) -> None:
         """They begin on one node after the other; waits until all are connected."""
         urls = [node.url for node in self.nodes]
-        for _ in range(number):
-            self.workers.append(self._new_worker(urls))
+        for position in range(number + stubborn):
+            self.workers.append(self._new_worker(urls, is_stubborn=position >= number))
         self.nodes[0].until(lambda: all(worker.count("connected") for worker in self.workers))
 
-    def _new_worker(self, urls: list[str]) -> RoamingWorker:
+    def _new_worker(self, urls: list[str], *, is_stubborn: bool = False) -> RoamingWorker:
         seed = len(self.workers)
         ledger, log_file = self.folder / f"ledger-{seed}.jsonl", self.folder / f"worker-{seed}.log"
-        program = [sys.executable, str(_HERE / "roaming_worker.py")]
+        program = "stubborn_worker.py" if is_stubborn else "roaming_worker.py"
+        lock_seconds = _STUBBORN_LOCK_SECONDS if is_stubborn else _LOCK_SECONDS
         with log_file.open("w") as log:
             process = subprocess.Popen(
-                [*program, str(ledger), str(seed), str(_LOCK_SECONDS), *urls],
+                [sys.executable, str(_HERE / program), str(ledger), str(seed), str(lock_seconds), *urls],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        return RoamingWorker(process, ledger, log_file)
+        return RoamingWorker(process, ledger, log_file, is_stubborn=is_stubborn)
 
     def replace_worker(self, number: int) -> None:
         """Kill that one of those that run, and start another one."""
-        worker = self._running_workers()[number]
+        worker = self.running_workers()[number]
         worker.is_killed = True
         worker.process.kill()
         worker.process.wait()
         self.workers.append(self._new_worker([node.url for node in self.nodes]))
 
-    def _running_workers(self) -> list[RoamingWorker]:
-        return [worker for worker in self.workers if not worker.is_killed]
+    def running_workers(self, *, are_stubborn: bool = False) -> list[RoamingWorker]:
+        return [worker for worker in self.workers if not worker.is_killed and worker.is_stubborn is are_stubborn]
 
     def acknowledged(self) -> int:
         """How many results the engine has taken, for all workers to know."""
@@ -363,7 +384,7 @@ class Cluster:
 
     def stop(self) -> None:
         """In order: workers first. An assertion when somebody does not go well."""
-        for worker in self._running_workers():
+        for worker in (*self.running_workers(), *self.running_workers(are_stubborn=True)):
             assert worker.stop() == 0, worker.log_file.read_text()
         for node in self.nodes:
             assert node.stop() == 0, node.log
@@ -380,23 +401,31 @@ class Cluster:
 
 @attrs.define
 class Load:
-    """Starts instances of the three-task process all the time, on one node after the other, until each start was
+    """Starts instances of processes of three tasks all the time, on one node after the other, until each start was
     acknowledged; and holds in the end what was acknowledged against the database."""
 
     cluster: Cluster
     name: str
     """The business key of its instances."""
     pause_seconds: float = 0.02
+    processes: tuple[str, ...] = ("chain",)
+    """Each in its turn: ``chain``, the tasks one after the other, and ``fork``, all at once."""
     started: dict[str, str] = attrs.field(factory=dict)
     """By request id."""
     answers: Counter[str] = attrs.field(factory=Counter)
     """How often each other answer came than the one hoped for."""
+    variables_set: dict[str, str] = attrs.field(factory=dict)
+    """Names of variables, and the instance where it was acknowledged that they are set."""
+    variables_refused: set[str] = attrs.field(factory=set)
+    """Names of variables that are nowhere."""
     unexpected: list[object] = attrs.field(factory=list)
     _is_over: bool = False
     _starters: int = 0
 
     def deploy(self) -> None:
         self.cluster.nodes[0].deploy_tasks("chain", topics=ROAMING_TOPICS)
+        if "fork" in self.processes:
+            self.cluster.nodes[0].deploy_xml("fork.bpmn", _at_once("fork", ROAMING_TOPICS))
 
     # --- meanwhile -------------------------------------------------------------------------------------------------
 
@@ -409,7 +438,8 @@ class Load:
         self._starters -= 1
 
     async def _start(self, request_id: str) -> None:
-        body = {"process_def_id": "chain", "business_key": self.name, "request_id": request_id}
+        process = self.processes[len(self.started) % len(self.processes)]
+        body = {"process_def_id": process, "business_key": self.name, "request_id": request_id}
         for node in itertools.cycle(self.cluster.nodes[:: 1 if len(self.started) % 2 else -1]):
             status, answer = await _ask(node, "POST", "/api/v1/process-instances", body)
             if status == 201:
@@ -420,6 +450,27 @@ class Load:
                 return
             self.answers[_REFUSED if status == _REFUSED else answer["message"]] += 1
             await trio.sleep(0.05)
+
+    async def set_variables(self) -> None:
+        """Of instances that run, on one node after the other: a request without an id, which nobody repeats."""
+        self._starters += 1
+        for number, node in enumerate(itertools.cycle(self.cluster.nodes)):
+            if self._is_over:
+                break
+            await trio.sleep(self.pause_seconds / 2)
+            if not self.started:
+                continue
+            newest = list(self.started.values())[-2:]
+            instance_id, name = newest[number % len(newest)], f"set-{number}"
+            path = f"/api/v1/process-instances/{instance_id}/variables"
+            status, answer = await _ask(node, "POST", path, {"variables": {name: number}})
+            if status == 200:
+                self.variables_set[name] = instance_id
+            elif status in (404, 409):
+                self.variables_refused.add(name)
+            elif status not in (_REFUSED, 503):
+                self.unexpected.append((status, answer))
+        self._starters -= 1
 
     async def recovery(self, after: float = 0.0) -> float:
         """Work goes on soon, by itself. → how long it took
@@ -480,6 +531,9 @@ class Load:
         )
         assert Counter(row["state"] for row in tasks) == {"COMPLETED": 3 * len(instances)}
         effects = self._effects()
+        for name, instance_id in self.variables_set.items():
+            assert name in effects[instance_id]
+        assert self.variables_refused.isdisjoint(name for effect in effects.values() for name in effect)
         assert effects.keys() == {row["instance_id"] for row in instances}
         self._check_results({row["task_id"]: row for row in tasks}, effects)
 
@@ -501,12 +555,13 @@ class Load:
                     case TaskCompleted(task_id):
                         counted[instance_id, task_id] += 1
                     case TokenEntered(node_id=node_id):
-                        counted[instance_id, node_id] += 1
+                        counted[instance_id, node_id] += node_id not in _GATEWAYS
                     case VariablesSet(_, variables):
-                        assert effect.keys().isdisjoint(variables), "a task has had its effect twice"
+                        assert effect.keys().isdisjoint(variables), "a request has had its effect twice"
                         effect.update(variables)
                     case _:
                         pass
+        counted = +counted
         assert set(counted.values()) == {1}
         assert len(counted) == len(effects) * 8  # start, three tasks and end are entered, three tasks completed
         return effects
@@ -527,7 +582,22 @@ class Load:
             # Also where the acknowledgement itself was lost: it is what some worker has handed in.
             line = done[task_id, row["fence"]]
             assert effects[row["process_instance"]][line["topic"]] == line["value"]
-        assert acknowledged <= {(task_id, row["fence"]) for task_id, row in tasks.items()}
+            assert row["updated_at"] < row["lock_expire_at"], "it was completed when its lease had run out"
+        final = {(task_id, row["fence"]) for task_id, row in tasks.items()}
+        assert acknowledged <= final, "acknowledged under a fence that did not complete it"
+        refused = {(line["task"], line["fence"]) for line in self.refused()}
+        assert refused.isdisjoint(acknowledged), "refused, and acknowledged all the same"
+        assert refused.isdisjoint(final), "refused, and done all the same"
+
+    def refused(self) -> list[dict[str, Any]]:
+        """Completions that were refused for good, of workers that note it."""
+        return [line for worker in self.cluster.workers for line in worker.ledger("refused")]
+
+    def worked_twice(self) -> set[str]:
+        """Tasks whose results were handed in under several fences."""
+        lines = (line for worker in self.cluster.workers for line in worker.ledger("done"))
+        fences = Counter(task for task, _ in {(line["task"], line["fence"]) for line in lines})
+        return {task for task, number in fences.items() if number > 1}
 
 
 async def _ask(node: EngineProcess, method: str, path: str, body: object) -> tuple[int | str, Any]:

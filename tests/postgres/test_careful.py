@@ -15,7 +15,7 @@ import trio
 
 from stellwerk.core.changes import IncidentRow, RowChanges, TimerRow
 from stellwerk.core.external_task import ExternalTask, Holder, OutcomeKind
-from stellwerk.core.facts import TokenEntered
+from stellwerk.core.facts import TokenEntered, VariablesSet
 from stellwerk.errors import InvalidInput
 from stellwerk.ports import (
     Changeset,
@@ -444,6 +444,36 @@ async def test_every_statement_goes_by_keys_or_along_an_index(open_link: Any, po
     found = await a.link.value(f"{scans} AND relname NOT IN ('schema_migrations', 'start_subscriptions')")
     assert found is None
     assert await a.link.value("SELECT idx_scan > 0 FROM pg_stat_user_tables WHERE relname = 'external_tasks'")
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+
+_MEGABYTE = 1024 * 1024
+_STEPS_BY_TRANSACTION = """
+SELECT string_agg(steps, ' | ' ORDER BY began) FROM (
+    SELECT min(place) AS began, string_agg(step, ' ' ORDER BY place) AS steps FROM (
+        SELECT instance_id || '.' || version AS step, ctid AS place, xmin::text AS transaction FROM stellwerk.history
+    ) AS rows GROUP BY transaction
+) AS transactions"""
+
+
+async def test_a_transaction_is_bounded_in_bytes(a: Node, other: Any) -> None:
+    """Facts, variables of tasks and of messages; what follows sees what was before, and the one too large goes alone."""
+    facts = (VariablesSet("s", {"text": "x" * (5 * _MEGABYTE)}),)
+    variables = b'"' + b"x" * (5 * _MEGABYTE) + b'"'
+    sent = (InboxRow("i0", "key", b"{}"),)
+    outcomes = await a.transact(
+        step("i0", facts=facts, inbox_sent=sent),
+        step("i1", changes=RowChanges(new_tasks=(new_task("t", variables=variables),))),
+        PublishMessage(attrs.evolve(message(), variables=variables)),
+        step("i2", facts=facts),
+        step("i0", 1, inbox_consumed=("key",)),
+        step("i3", facts=(VariablesSet("s", {"text": "x" * (17 * _MEGABYTE)}),)),
+        step("i1", 1, RowChanges(cancelled_tasks=("t",))),
+    )
+    assert [type(outcome) for outcome in outcomes] == [Committed, Committed, bool, *[Committed] * 4]
+    groups = await other.value(_STEPS_BY_TRANSACTION)
+    assert groups == "i0.1 i1.1 | i2.1 i0.2 | i3.1 | i1.2"
 
 
 # --- a data error ----------------------------------------------------------------------------------------------------

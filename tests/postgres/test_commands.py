@@ -92,8 +92,54 @@ def test_database_of_somebody_else_is_left_as_it_is(stellwerk: Command, postgres
 def test_database_that_is_not_there_is_one_clear_line(stellwerk: Command, postgres_server: Any) -> None:
     ended = stellwerk("instances", db=postgres_server.dsn("missing").replace("postgres@", "postgres:sesame@"))
     assert (ended.exit_code, len(ended.err.splitlines())) == (2, 1), ended
-    assert 'database "missing" does not exist' in ended.err
+    assert "PostgreSQL database missing on " in ended.err
+    assert "does not exist" in ended.err
     assert "sesame" not in ended.err
+
+
+async def test_start_waits_only_where_nodes_are_at_work(stellwerk: Command, postgres_dsn: str) -> None:
+    async def in_thread(*arguments: str) -> Ended:
+        return await trio.to_thread.run_sync(lambda: stellwerk(*arguments))
+
+    await in_thread("deploy", "order.bpmn")
+    with trio.fail_after(20):
+        ended = await in_thread("start", "order", "--wait")
+    assert (ended.exit_code, len(ended.err.splitlines())) == (1, 1), ended
+    assert "no engine runs on the database" in ended.err
+    async with open_engine(postgres_dsn) as engine:
+        worker = engine.worker()
+
+        @worker.task("charge")
+        def charge(payload: dict[str, Any]) -> None:
+            return
+
+        await engine.start_worker(worker)
+        await engine.node.nodes()  # which reports this one
+        with trio.fail_after(20):
+            ended = await in_thread("start", "order", "--wait")
+    assert (ended.exit_code, ended.out.splitlines()[1]) == (0, "COMPLETED"), ended
+
+
+async def test_nodes_are_a_table_in_a_small_terminal(
+    stellwerk: Command, postgres_dsn: str, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    async with open_engine(postgres_dsn) as one, open_engine(postgres_dsn) as two, open_engine(postgres_dsn) as three:
+        for engine in (one, two, three):
+            await engine.node.nodes()  # which reports it
+        for engine, seconds in ((two, 20), (three, 100)):
+            statement = "UPDATE stellwerk.nodes SET seen_at_ms = seen_at_ms - $1 WHERE node_id = $2"
+            node_id = engine.node.config.identity.node_id
+            postgres_server.query(statement, seconds * 1000, node_id, dsn=postgres_dsn)
+        ended = await trio.to_thread.run_sync(lambda: stellwerk("nodes"))
+        title, heading, _, *rows = ended.out.splitlines()
+        assert title == "Nodes"
+        assert heading.split() == ["node", "seen", "up", "workers", "leases", "instances", "commits/s", "state"]
+        assert max(map(len, ended.out.splitlines())) <= 80
+        assert sorted(row.split()[-1] for row in rows if row) == ["GONE", "SILENT", "up"]
+        monkeypatch.setenv("COLUMNS", "160")
+        wide = await trio.to_thread.run_sync(lambda: stellwerk("nodes"))
+        assert "version" in wide.out.splitlines()[1]
 
 
 async def test_two_embedded_engines_share_their_work(postgres_dsn: str) -> None:
@@ -145,6 +191,31 @@ async def test_engine_works_through_a_pooler(pooled_dsn: str, postgres_dsn: str)
         with trio.fail_after(20):
             ended = [await engine.wait_for_end(instance_id) for instance_id in ids]
         assert {summary.status for summary in ended} == {"COMPLETED"}
+
+
+async def test_every_engine_and_every_command_sees_the_workers_of_all_nodes(
+    stellwerk: Command, postgres_dsn: str
+) -> None:
+    async with open_engine(postgres_dsn) as one, open_engine(postgres_dsn) as two:
+        workers = [engine.worker(worker_id=f"worker-{number}") for number, engine in enumerate((one, two), 1)]
+        for engine, worker in zip((one, two), workers, strict=True):
+
+            @worker.task("charge", max_tasks=3)
+            def charge(payload: dict[str, Any]) -> None:
+                return
+
+            await engine.start_worker(worker)
+        with trio.fail_after(20):
+            for engine in (one, two):
+                while [view.worker_id for view in await engine.workers()] != ["worker-1", "worker-2"]:
+                    await trio.sleep(0.01)
+                while [(view.workers, view.free) for view in await engine.topics()] != [(2, 6)]:
+                    await trio.sleep(0.01)
+        names = [row.report.name for row in await one.nodes()]
+        assert sorted(view.node for view in await two.workers()) == sorted(names)
+        table, rows = await trio.to_thread.run_sync(lambda: (stellwerk("workers"), stellwerk("workers", "--json")))
+    assert "node" in table.out.splitlines()[1]
+    assert {row["node"] for row in json.loads(rows.out)} == set(names)
 
 
 async def test_command_on_the_database_knows_that_nodes_have_workers(stellwerk: Command, postgres_dsn: str) -> None:

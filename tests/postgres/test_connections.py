@@ -21,7 +21,7 @@ async def test_connections_say_who_they_are_and_have_limits(open_link: Any, post
     for ask in (link.value, link.written):
         assert await ask("SHOW application_name") == "stellwerk node-1"
         assert await ask("SHOW statement_timeout") == "3600ms"
-        assert await ask("SHOW lock_timeout") == "1800ms"
+        assert await ask("SHOW lock_timeout") == "1500ms"
         assert await ask("SHOW idle_in_transaction_session_timeout") == "3600ms"
         assert await ask("SHOW default_transaction_isolation") == "read committed"
 

@@ -44,17 +44,20 @@ def test_ways_to_name_a_database(text: str, hosts: list[Any], database: str | No
         ("shop", "does not begin with postgresql://"),
         ("mysql://u:s3cr3t@db/shop", "does not begin with postgresql://"),
         ("host=db password=s3cr3t", "does not begin with postgresql://"),
-        ("postgresql://u:s3cr3t@db:port/shop", "malformed"),
-        ("postgresql://u:s3cr3t@[db/shop", "malformed"),
-        ("postgresql://u:s3cr3t@db..example/shop", "malformed"),
-        ("postgresql://u:s3cr3t@db1,,db2/shop", "malformed"),
-        ("postgresql://u:s3cr3t@:5432/shop", "malformed"),
-        ("postgresql://u@/shop?host=a,b,c&port=1,2", "malformed"),
-        ("postgresql://u:s3cr3t@db/shop?sslmode", "malformed"),
+        ("postgresql://u:s3cr3t@db:5577l/shop", "the port '5577l' is not a number from 1 to 65535"),
+        ("postgresql://u:s3cr3t@db:65536/shop", "the port '65536' is not"),
+        ("postgresql://u:s3cr3t/shop", "stands where the port should.*host is missing"),
+        ("postgresql://u:s3cr3t@[db/shop", "IPv6"),
+        ("postgresql://u:s3[cr3t@db/shop", "%5B"),
+        ("postgresql://u:s3cr3t@db..example/shop", "a host's name"),
+        ("postgresql://u:s3cr3t@db1,,db2/shop", "a host is missing"),
+        ("postgresql://u:s3cr3t@:5432/shop", "a host is missing"),
+        ("postgresql://u@/shop?host=a,b,c&port=1,2", "3 hosts and 2 ports"),
+        ("postgresql://u:s3cr3t@db/shop?sslmode", "name=value"),
         ("postgresql://u:a@s3cr3t@db/shop", "%40"),
         ("postgresql://u:12/s3cr3t@db/shop", "%2F"),
         ("postgresql://u:12#s3cr3t@db/shop", "%23"),
-        ("postgresql://u:12?s3cr3t@db/shop", "malformed|%3F"),
+        ("postgresql://u:12?s3cr3t@db/shop", "%3F"),
         ("postgresql://db/shop?target_session_attrs=standby", "standby: stellwerk writes"),
         ("postgresql://db/shop?channel_binding=require", "channel_binding=require"),
     ],
@@ -67,6 +70,25 @@ def test_what_is_wrong_with_a_dsn_is_said_without_its_password(text: str, compla
         while chain is not None:
             assert SECRET not in str(chain)
             chain = None if chain.__suppress_context__ else chain.__context__
+
+
+@pytest.mark.parametrize(
+    "text, environment, name",
+    [
+        ("postgresql://clerk@db", {}, "clerk"),
+        ("postgresql://clerk@db", {"PGDATABASE": "shop"}, "shop"),
+        ("postgresql://db?user=clerk", {}, "clerk"),
+        ("postgresql://db", {"PGUSER": "visitor"}, "visitor"),
+    ],
+)
+def test_database_that_is_tried_where_none_is_named(
+    text: str, environment: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PGDATABASE", "PGUSER"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert str(parse_dsn(text)) == f"PostgreSQL database {name} on db:5432"
 
 
 def test_a_configuration_is_shown_without_passwords() -> None:
@@ -108,7 +130,7 @@ async def test_the_right_password_opens(open_link: Any, breakable_server: Postgr
     "user, password, database, complaint",
     [
         ("clerk", f"wrong-{SECRET}", "postgres", "password authentication failed.*check user and password"),
-        ("clerk", SECRET, "nothing", "database .nothing. does not exist.*createdb"),
+        ("clerk", SECRET, "nothing", "does not exist: create it with createdb"),
         ("nobody_here", SECRET, "postgres", "role .nobody_here. does not exist"),
     ],
 )

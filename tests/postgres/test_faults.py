@@ -33,7 +33,7 @@ STATEMENTS = [
         for code, fault in [
             ("40001", Fault.AGAIN),
             ("40P01", Fault.AGAIN),
-            ("55P03", Fault.AGAIN),
+            ("55P03", Fault.BLOCKED),
             ("0A000", Fault.AGAIN),
             ("08006", Fault.LOST),
             ("40003", Fault.LOST),
@@ -94,9 +94,7 @@ async def test_nul_and_lone_surrogates_are_the_operation_s_fault(link: Any) -> N
         assert fault_of(refused.value) is Fault.DATA
 
 
-async def test_a_real_deadlock_and_a_real_lock_timeout_are_to_be_done_again(
-    open_link: Any, link: Any, numbers_dsn: str
-) -> None:
+async def test_of_two_in_a_deadlock_one_may_go_on_and_one_is_told(open_link: Any, link: Any, numbers_dsn: str) -> None:
     other = await open_link(numbers_dsn, command_seconds_max=4)
     faults: list[Fault] = []
 
@@ -115,7 +113,7 @@ async def test_a_real_deadlock_and_a_real_lock_timeout_are_to_be_done_again(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(swap, link, 1, 2)
         nursery.start_soon(swap, other, 2, 1)
-    assert faults == [Fault.AGAIN]
+    assert faults in ([Fault.AGAIN], [Fault.BLOCKED])  # whichever limit is reached first
 
 
 async def test_a_connection_that_is_closed_already_is_lost(link: Any) -> None:

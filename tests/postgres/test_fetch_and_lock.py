@@ -158,7 +158,7 @@ async def _lease_and_judge(one: StoreWorld, other: StoreWorld) -> None:
 # --- the table -----------------------------------------------------------------------------------------------------
 
 _COLUMNS = """
-SELECT column_name, is_nullable FROM information_schema.columns
+SELECT column_name, data_type, collation_name, is_nullable = 'YES' AS is_nullable FROM information_schema.columns
 WHERE table_schema = 'stellwerk' AND table_name = 'external_tasks'"""
 _PRIMARY_KEY = """
 SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
@@ -168,23 +168,47 @@ SELECT pg_get_indexdef(indexrelid, 1, true) AS first, pg_get_expr(indpred, indre
 FROM pg_index WHERE indrelid = 'stellwerk.external_tasks'::regclass AND indpred IS NOT NULL"""
 
 
-def test_L3_columns_and_partial_indexes(postgres_server: PostgresAccess, postgres_dsn: str) -> None:
-    columns = {row["column_name"] for row in postgres_server.query(_COLUMNS, dsn=postgres_dsn)}
-    assert columns >= {
-        "task_id",
-        "token_id",
-        "process_instance",
-        "task_type",
-        "state",
-        "lock_owner",
-        "lock_expire_at",
-        "retries",
-        "error_message",
-        "variables",
-        "created_at",
-        "updated_at",
+def test_L3_columns_with_their_types_and_partial_indexes(postgres_server: PostgresAccess, postgres_dsn: str) -> None:
+    found = {row["column_name"]: row for row in postgres_server.query(_COLUMNS, dsn=postgres_dsn)}
+    columns = {name: (found[name]["data_type"], found[name]["is_nullable"]) for name in found}
+    # Ids are texts in byte order, variables are json as they came, and instants milliseconds: see "The tables" in docs.
+    required = {
+        "task_id": ("text", False),
+        "token_id": ("text", False),
+        "process_instance": ("text", False),
+        "task_type": ("text", False),
+        "state": ("text", False),
+        "lock_owner": ("text", True),
+        "lock_expire_at": ("bigint", True),
+        "retries": ("bigint", False),
+        "error_message": ("text", True),
+        "variables": ("json", False),
+        "created_at": ("bigint", False),
+        "updated_at": ("bigint", False),
     }
+    assert {name: columns.get(name) for name in required} == required
+    ids = ("task_id", "token_id", "process_instance", "task_type", "lock_owner")
+    assert {found[name]["collation_name"] for name in ids} == {"C"}
     assert [row["attname"] for row in postgres_server.query(_PRIMARY_KEY, dsn=postgres_dsn)] == ["task_id"]
     partial = {(row["first"], row["condition"]) for row in postgres_server.query(_PARTIAL_INDEXES, dsn=postgres_dsn)}
     assert [condition for first, condition in partial if first == "task_type" and "'READY'" in condition]
     assert ("lock_expire_at", "(state = 'LOCKED'::text)") in partial
+
+
+async def test_L3_what_stands_in_the_table_can_be_read_as_what_it_is(
+    postgres_server: PostgresAccess, postgres_dsn: str
+) -> None:
+    """Ids that the engine draws are UUIDs, instants are instants, and numbers stand there digit by digit."""
+    variables = b'{"big":1000000000000000000000000000000,"order":{"id":7},"tiny":1e308}'
+    task_id = SystemEntropy().uuid()
+    async with opened(postgres_dsn, "node") as world:
+        await world.instance_with(new_task(task_id, variables=variables))
+        now_ms = await world.store.lease_now()
+    [row] = postgres_server.query(
+        """SELECT task_id::uuid AS id, variables::text, variables::jsonb #>> '{order,id}' AS "order",
+            extract(epoch FROM to_timestamp(created_at / 1000.0)) * 1000 AS created_ms
+        FROM stellwerk.external_tasks""",
+        dsn=postgres_dsn,
+    )
+    assert (str(row["id"]), row["variables"], row["order"]) == (task_id, variables.decode(), "7")
+    assert now_ms - 10_000 < row["created_ms"] <= now_ms

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from stellwerk.errors import StoreUnavailable
+from stellwerk.stores.postgres import migrations
 from stellwerk.stores.postgres.faults import unavailable
 from stellwerk.stores.postgres.migrations import Migration, known_migrations, migrate
 from stellwerk.testing.databases import PostgresServer
@@ -82,6 +83,56 @@ async def test_one_migration_that_cannot_be_read_counts_whatever_came_after(open
     await _migrate(newer, [FIRST, SECOND, third])
     with pytest.raises(StoreUnavailable, match="readable from 2"):
         await _migrate(older, [FIRST])
+
+
+async def test_nodes_at_work_are_not_held_up_by_one_that_waits_for_a_table(
+    open_link: Any, open_session: Any, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup reads the tables: whoever waits for it must let the others pass now and then."""
+    monkeypatch.setattr(migrations, "_LOCK_SECONDS_MAX", 1)
+    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", 0.2)
+    link, worker = await open_link(empty_dsn), await open_link(empty_dsn)
+    await _migrate(link, [FIRST])
+    backup = await open_session(worker)
+    await backup.hold("SELECT * FROM stellwerk.things")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_migrate, link, [FIRST, EXPANDING])
+        while await worker.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL") == 0:
+            await trio.sleep(0.01)
+        with trio.fail_after(3):
+            await worker.written("INSERT INTO stellwerk.things VALUES ('work goes on')")
+        assert await _applied(worker) == [1]
+        await backup.release()
+    assert await _applied(link) == [1, 2]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_cannot_hold_all_text_is_refused(
+    open_link: Any, postgres_server: Any, empty_dsn: str, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    postgres_server.query(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        link = await open_link(postgres_server.dsn(name))
+        with pytest.raises(StoreUnavailable, match=f"has the encoding {encoding}.*createdb --encoding=UTF8"):
+            await _migrate(link)
+        await link.bridge.run(link.connections.close)
+    finally:
+        postgres_server.drop_database(name)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["CREATE TABLE stellwerk.schema_migrations (id int)", "CREATE FUNCTION stellwerk.f() RETURNS int RETURN 1"],
+)
+async def test_a_foreign_schema_is_recognised_by_whatever_is_in_it(
+    open_link: Any, empty_dsn: str, foreign: str
+) -> None:
+    link = await open_link(empty_dsn)
+    await link.written("CREATE SCHEMA stellwerk")
+    await link.written(foreign)
+    with pytest.raises(StoreUnavailable, match="has a schema named stellwerk that is not one of this program"):
+        await _migrate(link)
 
 
 async def test_a_changed_migration_is_refused(open_link: Any, empty_dsn: str) -> None:

@@ -10,7 +10,7 @@ import asyncpg
 import attrs
 import pytest
 
-from stellwerk.ports import NodeReport, NodeRow
+from stellwerk.ports import NodeReport, NodeRow, SessionReport, SubscriptionReport, TopicReport
 from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.nodes import Nodes
 
@@ -30,6 +30,16 @@ REPORT = NodeReport(
     commits=2**40,
     operations=2**50,
     store_ms=1.25,
+    sessions=(
+        SessionReport(
+            worker_id="billing “one” \0",
+            session_id="00000000-0000-4000-8000-000000000001",
+            client="stellwerk-python/0.1.0",
+            connected_at_ms=1_767_225_600_001,
+            subscriptions=(SubscriptionReport("charge", 8, 3), SubscriptionReport("refund", 0, 1)),
+        ),
+    ),
+    topics=(TopicReport("charge", 3, 5),),
 )
 
 
@@ -51,8 +61,9 @@ async def use(postgres_dsn: str) -> AsyncIterator[Use]:
 
 
 async def report(use: Use, nodes: Nodes, node_id: str) -> list[str]:
-    rows = await use(lambda connection: nodes.report_node(connection, attrs.evolve(REPORT, node_id=node_id)))
-    return [row.report.node_id for row in rows]
+    """→ which nodes are known then."""
+    await use(lambda connection: nodes.report_node(connection, attrs.evolve(REPORT, node_id=node_id)))
+    return [row.report.node_id for row in await use(nodes.nodes)]
 
 
 async def age(use: Use, node_id: str, by_ms: int) -> None:
@@ -62,7 +73,8 @@ async def age(use: Use, node_id: str, by_ms: int) -> None:
 
 async def test_a_report_comes_back_as_it_was(use: Use) -> None:
     nodes = Nodes()
-    [row] = await use(lambda connection: nodes.report_node(connection, REPORT))
+    await report(use, nodes, "node-a")
+    [row] = await use(nodes.nodes)
     assert row.report == REPORT
     assert 0 <= row.seen_ms_ago < 10_000
 
@@ -84,13 +96,14 @@ async def test_who_was_not_heard_of_for_a_minute_is_shown_but_does_not_count(use
     a, b = Nodes(), Nodes()
     await report(use, a, "node-a")
     await age(use, "node-a", 61_000)
-    assert await report(use, b, "node-b") == ["node-b"]
+    assert await report(use, b, "node-b") == ["node-a", "node-b"]
     assert not b.others_known()
     rows: list[NodeRow] = list(await use(b.nodes))
-    assert [row.report.node_id for row in rows] == ["node-a", "node-b"]
     assert rows[0].seen_ms_ago >= 61_000
     # It was only slow.
-    assert await report(use, a, "node-a") == ["node-a", "node-b"]
+    await report(use, a, "node-a")
+    await report(use, b, "node-b")
+    assert b.others_known()
 
 
 async def test_a_node_seen_in_the_future_was_seen_now(use: Use) -> None:
@@ -105,7 +118,7 @@ async def test_a_node_seen_in_the_future_was_seen_now(use: Use) -> None:
 @pytest.mark.parametrize(
     ("written", "workers"),
     [
-        ({"workers": 7, "weather": {"is": "fine"}, "name": "newer"}, 7),
+        ({"workers": 7, "weather": {"is": "fine"}, "name": "newer", "sessions": [{"worker_id": "w", "mood": 1}]}, 7),
         ({"name": "older"}, 0),
         ({"workers": {"busy": 3, "idle": 4}}, 0),
         ("busy", 0),
@@ -120,9 +133,12 @@ async def test_a_node_of_another_version_is_a_node(use: Use, written: object, wo
     assert nodes.others_known()
     foreign = (await use(nodes.nodes))[1].report
     assert (foreign.started_at_ms, foreign.workers) == (5, workers)
+    assert not foreign.tells_all_topics
+    assert [session.worker_id for session in foreign.sessions] == (["w"] if workers else [])
 
 
 async def test_figures_that_are_no_numbers_do_not_hide_a_node(use: Use) -> None:
     nodes = Nodes()
-    [row] = await use(lambda connection: nodes.report_node(connection, attrs.evolve(REPORT, store_ms=float("nan"))))
+    await use(lambda connection: nodes.report_node(connection, attrs.evolve(REPORT, store_ms=float("nan"))))
+    [row] = await use(nodes.nodes)
     assert row.report == attrs.evolve(REPORT, store_ms=0.0)

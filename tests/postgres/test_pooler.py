@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import structlog
 import trio
 
 from stellwerk.errors import StoreUnavailable
+from stellwerk.ports import Store
+from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.stores.postgres.migrations import migrate
+from stellwerk.stores.postgres.store import PostgresStore
+from stellwerk.system.entropy import SystemEntropy
 from stellwerk.testing.databases import PostgresAccess
+from stellwerk.testing.store_contract import DictatedLeaseClock, ManualClock
+from stellwerk.testing.store_contract.changesets import ChangesetContract
+from stellwerk.testing.store_contract.endings import EndingContract
+from stellwerk.testing.store_contract.leases import LeaseContract
 
 
 async def test_a_pooler_that_nobody_told_of_is_named(open_link: Any, pooled_dsn: str) -> None:
@@ -53,7 +63,7 @@ async def test_transactions_have_their_limits_behind_a_pooler_too(open_link: Any
             return await connection.fetchval("SHOW statement_timeout")
 
     assert await link.write(written) == "3600ms"
-    assert await link.value("SHOW lock_timeout") == "1800ms"
+    assert await link.value("SHOW lock_timeout") == "1500ms"
 
 
 async def test_a_read_may_begin_a_transaction_of_its_own(open_link: Any, pooled_dsn: str, postgres_dsn: str) -> None:
@@ -92,3 +102,44 @@ async def test_listening_goes_past_the_pooler(open_link: Any, pooled_dsn: str, p
         await received.wait()
     assert heard == ["one"]
     await link.bridge.run(listening.close)
+
+
+_EMPTY = """
+DO $$ DECLARE found text; BEGIN
+    FOR found IN SELECT tablename FROM pg_tables
+        WHERE schemaname = 'stellwerk' AND tablename <> 'schema_migrations'
+    LOOP
+        EXECUTE 'DELETE FROM stellwerk.' || quote_ident(found);
+    END LOOP;
+END $$"""
+
+
+@pytest.fixture(scope="class")
+def shared_dsn(postgres_server: PostgresAccess) -> Iterator[str]:
+    dsn = postgres_server.create_database()
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+class TestPostgresStoreThroughPooler(ChangesetContract, EndingContract, LeaseContract):
+    """What the store promises, it promises behind a pooler too."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, postgres_server: PostgresAccess, pooler_port: int, shared_dsn: str) -> None:
+        postgres_server.query(_EMPTY, dsn=shared_dsn)
+        self.config = PostgresConfig(
+            dsn=f"postgresql://postgres@127.0.0.1:{pooler_port}{urlsplit(shared_dsn).path}",
+            listen_dsn=shared_dsn,
+            is_pooled=True,
+            reading_connections_max=2,
+        )
+
+    def make_store(self, clock: ManualClock) -> Store:
+        return PostgresStore(
+            self.config,
+            clock=clock,
+            entropy=SystemEntropy(),
+            log=structlog.get_logger(),
+            node_id="pooled",
+            lease_clock=DictatedLeaseClock(clock),
+        )

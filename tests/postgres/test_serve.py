@@ -391,4 +391,5 @@ def test_missing_database_is_one_clear_line_without_the_password(
     assert (result.returncode, result.stdout) == (2, ""), result
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "sesame" not in result.stderr
-    assert 'database "missing" does not exist' in result.stderr
+    assert "PostgreSQL database missing on " in result.stderr
+    assert "does not exist: create it with createdb" in result.stderr

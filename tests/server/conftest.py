@@ -287,6 +287,12 @@ def order_model() -> str:
 
 
 @pytest.fixture
+def stuck_model() -> str:
+    """A process ``stuck``, which opens an incident without a variable ``a``."""
+    return STUCK
+
+
+@pytest.fixture
 async def engine() -> AsyncIterator[ServedEngine]:
     async with serve_engine(AppConfig(db=MEMORY, port=0, log_level=LogLevel.ERROR)) as running:
         yield running
@@ -338,12 +344,12 @@ class Worker:
     async def say(self, **message: object) -> None:
         await self._connection.send(json.dumps(message))
 
-    async def next(self, kind: str) -> dict[str, Any]:
-        """The next message of this type."""
+    async def next(self, *kinds: str) -> dict[str, Any]:
+        """The next message of one of these types."""
         with trio.fail_after(10):
             while True:
                 for message in self._received:
-                    if message["type"] == kind:
+                    if message["type"] in kinds:
                         self._received.remove(message)
                         return message
                 frame = json.loads(await self._connection.recv())

@@ -157,6 +157,8 @@ async def test_workers_are_listed_with_what_they_hold(deployed: Any, engine: Ser
         assert first["topics"] == [{"topic": "charge", "max_tasks": 1, "held": 1}]
         assert (second["worker_id"], second["topics"]) == ("b", [])
         assert first["session_id"] != second["session_id"]
+        [node] = (await deployed.get("/nodes")).body["nodes"]
+        assert first["node"] == second["node"] == node["name"]
     with trio.fail_after(5):
         while (await deployed.get("/workers")).body["workers"]:
             await trio.sleep(0.01)

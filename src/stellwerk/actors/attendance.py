@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 
+from stellwerk.actors.connections import Attended
 from stellwerk.instants import InstantMs
 from stellwerk.ports import Ports, TopicBacklog
 
@@ -15,15 +16,14 @@ _LOOKS_SHARE_MAX = 0.01
 
 
 class Attendance:
-    """Which workers are connected to other nodes is not known here, but what they do is: a topic is unattended where
-    the oldest READY task is old, no worker of this node subscribes, and nobody holds a lease there either."""
+    """A topic is unattended where the oldest READY task is old and no connected worker of any node subscribes."""
 
-    def __init__(self, ports: Ports, attended_here: Callable[[], Set[str]], old_ms: int) -> None:
-        """:param attended_here: topics to which workers of this node subscribe.
+    def __init__(self, ports: Ports, attended: Callable[[], Awaitable[Attended]], old_ms: int) -> None:
+        """:param attended: topics to which workers subscribe, whichever node they are connected to.
         :param old_ms: how long a task may be READY.
         """
         self._ports = ports
-        self._attended_here = attended_here
+        self._attended = attended
         self._old_ms = old_ms
         self._unattended: Mapping[str, int] = {}
 
@@ -44,13 +44,11 @@ class Attendance:
     async def look(self) -> None:
         backlogs = await self._ports.store.topic_backlogs()
         now_ms = await self._ports.store.lease_now()
-        attended = self._attended_here()
+        attended = await self._attended()
         waited = {
             backlog.topic: waited_ms
             for backlog in backlogs
-            if (waited_ms := _waited_ms(backlog, now_ms)) >= self._old_ms
-            and not backlog.locked
-            and backlog.topic not in attended
+            if (waited_ms := _waited_ms(backlog, now_ms)) >= self._old_ms and backlog.topic not in attended
         }
         for topic in sorted(waited.keys() - self._unattended.keys()):
             self._ports.log.warning("no worker takes the tasks of a topic", topic=topic, oldest_ready_ms=waited[topic])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stellwerk.actors.doubts import LeaseDoubts
 from stellwerk.actors.leases import Subscription
 from stellwerk.actors.topics import Topics
 from stellwerk.core.changes import NewTask
@@ -16,8 +17,9 @@ __all__ = ["TopicBirths"]
 class TopicBirths:
     """Reserves room when a step is decided; the commit fills it, a refusal gives it back."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, doubts: LeaseDoubts) -> None:
         self._topics = topics
+        self._doubts = doubts
         self._reserved: dict[str, Subscription] = {}
 
     def reserve(self, tasks: Sequence[NewTask]) -> tuple[BirthLease, ...]:
@@ -37,6 +39,12 @@ class TopicBirths:
             if subscription is not None:
                 subscription.end_reservation(lease.task_id)
                 self._topics.wake([subscription.topic])
+
+    def leave_in_doubt(self, leases: Sequence[BirthLease]) -> None:
+        """The store gave no answer: they may exist."""
+        for lease in leases:
+            self._doubts.add([lease.task_id], self._reserved[lease.task_id])
+        self.give_back(leases)
 
     def born(self, tasks: Sequence[ExternalTask], began: float) -> None:
         """The step is durable: the leases exist. ``began``: monotonic seconds from before the commit."""

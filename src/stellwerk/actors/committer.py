@@ -105,7 +105,9 @@ class Committer:
         await self._ports.pause_point("after-commit")
         self._count(len(requests), seconds)
         for request, outcome in zip(requests, outcomes, strict=True):
-            if isinstance(outcome, InvariantBroken):
+            if isinstance(outcome, StoreUnavailable):
+                self._tell(outcome)
+            elif isinstance(outcome, InvariantBroken):
                 name = type(request.operation).__name__
                 self._ports.log.error("an operation failed", operation=name, error=outcome.message)
             self._answer(request, outcome)

@@ -1,17 +1,27 @@
-"""What an operator sees of topics and workers: what waits in the store beside who is connected to this node."""
+"""What an operator sees of topics and workers: what waits in the store beside who is connected, to whichever node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import attrs
 
 from stellwerk.actors.leases import Subscription
 from stellwerk.actors.session import WorkerSession
 from stellwerk.instants import InstantMs
-from stellwerk.ports import TopicBacklog
+from stellwerk.ports import NodeReport, SessionReport, SubscriptionReport, TopicBacklog, TopicReport
 
-__all__ = ["SubscriptionView", "TopicView", "WorkerView", "attended_topics", "topic_views", "worker_views"]
+__all__ = [
+    "Attended",
+    "SubscriptionView",
+    "TopicView",
+    "WorkerView",
+    "attended_by",
+    "session_reports",
+    "topic_reports",
+    "topic_views",
+    "worker_views",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -21,9 +31,9 @@ class TopicView:
     backlog: TopicBacklog
     workers: int
     free: int
-    """How many more tasks they would take now."""
-    may_be_attended_elsewhere: bool = False
-    """Workers are connected to other nodes, and nothing says that none of them takes these tasks."""
+    """How many more tasks they would take now. Of other nodes: would have taken when these reported last."""
+    is_attended: bool
+    """A worker subscribes, or it is not known that none does: some node does not tell all its topics."""
 
     @property
     def topic(self) -> str:
@@ -32,7 +42,7 @@ class TopicView:
     @property
     def is_unattended(self) -> bool:
         """Tasks are READY, and nobody is there who would take them."""
-        return self.backlog.ready > 0 and not self.workers and not self.may_be_attended_elsewhere
+        return self.backlog.ready > 0 and not self.is_attended
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +50,7 @@ class SubscriptionView:
     topic: str
     max_tasks: int
     held: int
-    """Leases that the worker holds now."""
+    """Leases that the worker holds now. On other nodes: held when these reported last."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,61 +62,111 @@ class WorkerView:
     client: str
     connected_at_ms: InstantMs
     """Wall clock."""
+    node: str
+    """The name of the node that it is connected to: host and process."""
     topics: Sequence[SubscriptionView]
 
 
-def topic_views(
-    backlogs: Iterable[TopicBacklog],
-    sessions: Iterable[WorkerSession],
-    may_be_attended_elsewhere: Callable[[str], bool] = lambda _topic: False,
-) -> list[TopicView]:
-    """By name; topics that have only workers are there too."""
-    subscribed: dict[str, list[Subscription]] = {}
-    for subscription in _open_subscriptions(sessions):
-        subscribed.setdefault(subscription.topic, []).append(subscription)
-    waiting = {backlog.topic: backlog for backlog in backlogs}
-    return [
-        TopicView(
-            backlog=waiting.get(topic) or _nothing_on(topic),
-            workers=len(subscribed.get(topic, ())),
-            free=sum(subscription.room for subscription in subscribed.get(topic, ())),
-            may_be_attended_elsewhere=may_be_attended_elsewhere(topic),
-        )
-        for topic in sorted({*waiting, *subscribed})
-    ]
+@attrs.frozen
+class Attended:
+    """The topics that some worker takes tasks of."""
+
+    topics: Set[str]
+    may_be_more: bool
+    """Some node has workers and does not tell all that they subscribe to."""
+
+    def __contains__(self, topic: str) -> bool:
+        return self.may_be_more or topic in self.topics
 
 
-def attended_topics(sessions: Iterable[WorkerSession]) -> set[str]:
-    """Topics to which a connected worker subscribes."""
-    return {subscription.topic for subscription in _open_subscriptions(sessions)}
+# --- of this node ----------------------------------------------------------------------------------------------------
 
 
-def worker_views(sessions: Iterable[WorkerSession]) -> list[WorkerView]:
-    """By worker id, and the longest connected first."""
-    views = [_worker_view(session) for session in sessions if not session.closed]
-    return sorted(views, key=lambda view: (view.worker_id, view.connected_at_ms, view.session_id))
+def session_reports(sessions: Iterable[WorkerSession]) -> list[SessionReport]:
+    """The connected ones, by worker id, and the longest connected first."""
+    reports = [_session_report(session) for session in sessions if not session.closed]
+    return sorted(reports, key=lambda report: (report.worker_id, report.connected_at_ms, report.session_id))
 
 
-def _worker_view(session: WorkerSession) -> WorkerView:
+def _session_report(session: WorkerSession) -> SessionReport:
     # One that says 0 and holds nothing has unsubscribed.
-    topics = [
-        SubscriptionView(topic=held.topic, max_tasks=held.max_tasks, held=len(held.leases))
+    subscriptions = [
+        SubscriptionReport(held.topic, held.max_tasks, len(held.leases))
         for held in session.subscriptions
         if held.max_tasks or held.leases
     ]
-    return WorkerView(
+    return SessionReport(
         worker_id=session.hello.worker_id,
         session_id=session.session_id,
         client=session.hello.client,
         connected_at_ms=session.connected_at_ms,
-        topics=topics,
+        subscriptions=tuple(subscriptions),
     )
 
 
-def _open_subscriptions(sessions: Iterable[WorkerSession]) -> Iterable[Subscription]:
+def topic_reports(sessions: Iterable[WorkerSession]) -> list[TopicReport]:
+    """Topics to which a connected worker subscribes, by name."""
+    subscribed: dict[str, list[Subscription]] = {}
     for session in sessions:
-        if not session.closed:
-            yield from (subscription for subscription in session.subscriptions if subscription.max_tasks > 0)
+        for subscription in () if session.closed else session.subscriptions:
+            if subscription.max_tasks > 0:
+                subscribed.setdefault(subscription.topic, []).append(subscription)
+    return [
+        TopicReport(topic, len(held), sum(subscription.room for subscription in held))
+        for topic, held in sorted(subscribed.items())
+    ]
+
+
+# --- of all nodes ----------------------------------------------------------------------------------------------------
+
+
+def attended_by(nodes: Iterable[NodeReport]) -> Attended:
+    topics: set[str] = set()
+    may_be_more = False
+    for node in nodes:
+        topics.update(report.topic for report in node.topics if report.workers)
+        may_be_more |= node.workers > 0 and not node.tells_all_topics
+    return Attended(topics, may_be_more)
+
+
+def topic_views(backlogs: Iterable[TopicBacklog], nodes: Sequence[NodeReport]) -> list[TopicView]:
+    """By name; topics that have only workers are there too."""
+    waiting = {backlog.topic: backlog for backlog in backlogs}
+    workers: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for node in nodes:
+        for report in node.topics:
+            workers[report.topic] = workers.get(report.topic, 0) + report.workers
+            free[report.topic] = free.get(report.topic, 0) + report.free
+    attended = attended_by(nodes)
+    return [
+        TopicView(
+            backlog=waiting.get(topic) or _nothing_on(topic),
+            workers=workers.get(topic, 0),
+            free=free.get(topic, 0),
+            is_attended=topic in attended,
+        )
+        for topic in sorted({*waiting, *workers})
+    ]
+
+
+def worker_views(nodes: Iterable[NodeReport]) -> list[WorkerView]:
+    """By worker id, and the longest connected first."""
+    views = [_worker_view(session, node.name) for node in nodes for session in node.sessions]
+    return sorted(views, key=lambda view: (view.worker_id, view.connected_at_ms, view.session_id))
+
+
+def _worker_view(session: SessionReport, node: str) -> WorkerView:
+    return WorkerView(
+        worker_id=session.worker_id,
+        session_id=session.session_id,
+        client=session.client,
+        connected_at_ms=session.connected_at_ms,
+        node=node,
+        topics=[
+            SubscriptionView(topic=one.topic, max_tasks=one.max_tasks, held=one.held) for one in session.subscriptions
+        ],
+    )
 
 
 def _nothing_on(topic: str) -> TopicBacklog:

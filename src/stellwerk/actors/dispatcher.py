@@ -16,11 +16,12 @@ import attrs
 import trio
 
 from stellwerk.actors.committer import Committer
+from stellwerk.actors.doubts import LeaseDoubts
 from stellwerk.actors.filters import TopicFilters, insert_sorted, remove_sorted
 from stellwerk.actors.leases import HeldLease, LeaseBook, Subscription, WorkerLink, deadline_of
 from stellwerk.core.changes import NewTask
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import StellwerkError
+from stellwerk.errors import StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
 from stellwerk.ports import (
     BirthLease,
@@ -46,6 +47,7 @@ _SCANS_APART_TIMES = 2.0
 """At least so long, and so often as long as the last scan took, lies between two scans that other nodes cause."""
 _SHARED_HINTS_MAX = 1_000
 """Many nodes read the same tasks ahead: the more, the more of them are gone when their turn comes."""
+_RENEW_AGAIN_SECONDS = 0.5
 _NEVER = float("inf")
 _RENEWALS_MIN = 1_000
 """Entries of the heap of renewals before those of ended leases are sought: locks may last much longer than work."""
@@ -57,6 +59,7 @@ class DispatcherServices:
     committer: Committer
     leases: LeaseBook
     limits: Limits
+    doubts: LeaseDoubts
 
 
 @attrs.define
@@ -309,10 +312,14 @@ class TopicDispatcher:
         )
         try:
             tasks = await self._services.committer.submit(LeaseTasks(wishes))
+            await self._services.ports.pause_point("after-lease")
         except StellwerkError:
             self._dry = False  # the hints are gone; the rows are still there
+            for pick in picks:
+                self._services.doubts.add([pick.task.task_id], pick.subscription)
             raise
         finally:
+            # No checkpoint from here to the delivery: what is leased is always known to somebody.
             for pick in picks:
                 pick.subscription.end_reservation(pick.task.task_id)
         assert isinstance(tasks, tuple)
@@ -321,7 +328,6 @@ class TopicDispatcher:
         self.statistics.refused += refused
         if self._is_shared and refused > len(leased):
             self._plan_asked_scan()  # other nodes are ahead: most of what is known here is gone
-        await self._services.ports.pause_point("after-lease")
         self._deliver(leased, began)
         return True
 
@@ -411,6 +417,15 @@ class TopicDispatcher:
         due = list(self._take_due())
         if not due:
             return
+        try:
+            await self._renew(due)
+        except StoreUnavailable:
+            # One of them may be what it cannot do, such as a row that somebody has locked.
+            async with trio.open_nursery() as nursery:
+                for held in due:
+                    nursery.start_soon(self._renew_alone, held)
+
+    async def _renew(self, due: Sequence[HeldLease]) -> None:
         began = self._clock.monotonic()
         wishes = tuple(RenewLease(held.task_id, held.fence, held.link.holder.session_id) for held in due)
         answers = await self._services.committer.submit(RenewLeases(wishes))
@@ -420,6 +435,13 @@ class TopicDispatcher:
             self._renewal_answered(held, answer, began, renewed)
         for pairs in renewed.values():
             pairs[0][0].link.renewed(pairs)
+
+    async def _renew_alone(self, held: HeldLease) -> None:
+        try:
+            await self._renew([held])
+        except StoreUnavailable:
+            # Soon again: its time runs.
+            heapq.heappush(self._renewals, (self._clock.monotonic() + _RENEW_AGAIN_SECONDS, held.task_id, held.fence))
 
     def _take_due(self) -> Iterable[HeldLease]:
         """Leases in their margin whose worker vouches for them; the others are looked at again half a beat later."""

@@ -25,7 +25,7 @@ from stellwerk.core.effects import row_changes
 from stellwerk.core.facts import Fact
 from stellwerk.core.history import encode_state
 from stellwerk.core.instance import InstanceState
-from stellwerk.errors import Conflict, InvariantBroken, NotFound, StellwerkError
+from stellwerk.errors import Conflict, InvariantBroken, NotFound, StellwerkError, StoreUnavailable
 from stellwerk.ids import FreshIds
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
@@ -61,6 +61,8 @@ class Births(Protocol):
     def reserve(self, tasks: Sequence[NewTask]) -> tuple[BirthLease, ...]: ...
 
     def give_back(self, leases: Sequence[BirthLease]) -> None: ...
+
+    def leave_in_doubt(self, leases: Sequence[BirthLease]) -> None: ...
 
 
 class StepListener(Protocol):
@@ -253,6 +255,9 @@ class InstanceActor:
         began = services.ports.clock.monotonic()
         try:
             outcome = await services.committer.submit(self._changeset(step, changes, births))
+        except StoreUnavailable:
+            services.births.leave_in_doubt(births)
+            raise
         except BaseException:
             services.births.give_back(births)
             raise

@@ -122,6 +122,12 @@ class LeaseBook:
     def __init__(self) -> None:
         self._by_task: dict[str, HeldLease] = {}
         self._finished: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.under_way = 0
+        """Leases that are being asked of the store, or given back to it because no worker got them or has them."""
+
+    @property
+    def are_settled(self) -> bool:
+        return self.under_way == 0
 
     def __len__(self) -> int:
         return len(self._by_task)

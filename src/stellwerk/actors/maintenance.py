@@ -26,6 +26,8 @@ class NodeMaintenance:
     committer: Committer
     _backups: Backups
     _instances: Instances
+    _pruned_in_slices = 0
+    """By whoever asks for slices, and not told yet."""
 
     async def prune(self, older_than_ms: int, progress: Callable[[int], None] = lambda _done: None) -> int:
         """Delete the instances that ended longer ago than that, in small pieces with other work between.
@@ -38,11 +40,21 @@ class NodeMaintenance:
         while slice_size := (await self._prune(ended_before_ms, PRUNED_AT_ONCE)).instances:
             deleted += slice_size
             progress(deleted)
+        self._tell_pruned(deleted)
         return deleted
 
     async def prune_slice(self, older_than_ms: int, limit: int = PRUNED_AT_ONCE) -> int:
         """Delete at most `limit` of them. :return: how many; 0: there are no more."""
-        return (await self._prune(self._ended_before(older_than_ms), limit)).instances
+        slice_size = (await self._prune(self._ended_before(older_than_ms), limit)).instances
+        self._pruned_in_slices += slice_size
+        if slice_size < limit:  # whoever asks for one slice after the other has come to the end
+            self._tell_pruned(self._pruned_in_slices)
+            self._pruned_in_slices = 0
+        return slice_size
+
+    def _tell_pruned(self, instances: int) -> None:
+        if instances:
+            self.ports.log.info("pruned", instances=instances)
 
     async def prune_for_ever(self, older_than_ms: int) -> None:
         """Once a minute delete what has become that old. Several nodes may do so at once."""
@@ -60,7 +72,6 @@ class NodeMaintenance:
         assert isinstance(pruned, Pruned)
         if pruned.instances:
             self._instances.forget_ended()
-            self.ports.log.info("pruned", instances=pruned.instances)
         return pruned
 
     async def backup(self, target: Path, progress: Callable[[float], None] = lambda _done: None) -> None:

@@ -12,18 +12,22 @@ from typing import Protocol
 import trio
 
 from stellwerk.actors.clockwork import Clockwork
+from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions
-from stellwerk.actors.leases import HeldLease, LeaseBook
+from stellwerk.actors.leases import HeldLease, LeaseBook, WorkerLink
 from stellwerk.actors.topics import Topics
 from stellwerk.actors.views import EndWaiters
 from stellwerk.core.changes import RowChanges
+from stellwerk.core.external_task import ExternalTask
 from stellwerk.core.instance import InstanceStatus
-from stellwerk.ports import Hint, Ports, RevokedHint, RevokedLease
+from stellwerk.ports import Hint, Ports, Resumed, ResumeSession, RevokedHint, RevokedLease
 
 __all__ = ["NeighbourServices", "Neighbours"]
 
 _CHECK_LEASES_SECONDS = 5.0
 _LEASES_AT_ONCE = 1_000
+_LATE_LEASES_SECONDS = (2.0, 10.0)
+"""After a hello, one after the other: together longer than a database may take for a commit."""
 _STILL_RUNNING = (None, InstanceStatus.RUNNING.value)
 
 
@@ -31,10 +35,13 @@ class NeighbourServices(Protocol):
     """What this needs of its node."""
 
     ports: Ports
+    committer: Committer
     leases: LeaseBook
     live_topics: Topics
     clockwork: Clockwork
     definition_cache: Definitions
+
+    def returned(self, task: ExternalTask) -> None: ...
 
 
 class Neighbours:
@@ -135,3 +142,21 @@ class Neighbours:
             has_left = held.link.closed and held.deadline <= now
             if has_left or (key not in standing and not held.link.asks_about(*key)):
                 self._end(held, "lost")
+
+    # --- leases of a node that died --------------------------------------------------------------------------------
+
+    async def take_back_late_leases(self, link: WorkerLink) -> None:
+        """Those for former sessions of the worker process whose commits came only after its hello.
+
+        The node that asked for them gives them back, unless it died meanwhile. Then nobody else knows of them, and the
+        worker never got them: it had left that connection before it said hello here.
+        """
+        for seconds in _LATE_LEASES_SECONDS:
+            await self._node.ports.clock.sleep(seconds)
+            if link.closed:
+                return  # the next one looks
+            resumed = await self._node.committer.submit(ResumeSession(link.holder, ()))
+            assert isinstance(resumed, Resumed)
+            for task in resumed.released:
+                self._node.leases.remove(task.task_id, task.fence)
+                self._node.returned(task)

@@ -19,6 +19,7 @@ from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.definitions import Definitions
 from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher, ready_hint
+from stellwerk.actors.doubts import LeaseDoubts
 from stellwerk.actors.histories import HistoryPages
 from stellwerk.actors.instance import Envelope, InstanceServices
 from stellwerk.actors.instances import Instances
@@ -46,6 +47,8 @@ from stellwerk.wire.messages import Hello, NackCode
 
 __all__ = ["Node", "NodeConfig", "NodeIdentity", "run_node"]
 
+_LOOK_AGAIN_SECONDS = 0.02
+
 
 class Node(NodeReads, NodeOperations, NodeMaintenance):
     """See `run_node`. All methods may be called from any task of the trio run that the node lives in."""
@@ -58,15 +61,17 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self.leases = LeaseBook()
         self.committer = Committer(ports, config.limits)
         self.definition_cache = Definitions(ports, self.committer, config.limits)
-        self.live_topics = Topics(DispatcherServices(ports, self.committer, self.leases, self.limits), nursery)
-        self.births = TopicBirths(self.live_topics)
+        self.doubts = LeaseDoubts(ports, self.committer, self.leases, self.returned)
+        dispatching = DispatcherServices(ports, self.committer, self.leases, self.limits, self.doubts)
+        self.live_topics = Topics(dispatching, nursery)
+        self.births = TopicBirths(self.live_topics, self.doubts)
         self.clockwork = Clockwork(self)
         self.draining = False
         self._nursery = nursery
         self._waiters = EndWaiters()
         self.neighbours = Neighbours(self, self._waiters, is_offline=config.is_offline) if self.is_shared else None
-        self.reports = NodeReports(ports, config.identity.node_id, self.report)
-        self.attendance = Attendance(ports, self._attended_topics, config.unattended_after_ms)
+        self.reports = NodeReports(ports, config.identity.node_id, self.report, is_offline=config.is_offline)
+        self.attendance = Attendance(ports, self._attended, config.unattended_after_ms)
         self._history_pages = HistoryPages(ports.store)
         self._backups = Backups(ports)
         self._sessions: dict[str, WorkerSession] = {}
@@ -99,6 +104,7 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         if self.config.is_offline:
             return
         self._supervise("topics", self.live_topics.passivate_idle)
+        self._supervise("leases in doubt", self.doubts.run)
         self._supervise("locks", self.clockwork.reclaim_locks)
         self._supervise("timers", self.clockwork.fire_timers)
         self._supervise("messages", self.clockwork.correlate_messages)
@@ -142,11 +148,14 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
             self.returned(task)
         if session.closed:  # meanwhile; the newer session takes over what this one was to keep
             raise Superseded("a newer session of this process connected")
+        self.connections_changed()
         kept = [self.leases.add(task, session.subscription(task.topic), began) for task in resumed.kept]
         session.welcome(resumed, kept)
         for held in kept:
             self.dispatcher(held.subscription.topic).watch(held)
         self.spawn(session.watch)
+        if self.neighbours is not None and hello.session_no > 1:
+            self.spawn(self.neighbours.take_back_late_leases, session)
         if self.draining:
             session.go_away("the node drains", 0)
         return session
@@ -173,16 +182,34 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         session = self._sessions.pop(link.holder.session_id, None)
         if session is not None:
             self.live_topics.forget(link, session.topics)
+            self.connections_changed()
+
+    def connections_changed(self) -> None:
+        """A session, or what it subscribes to."""
+        self.reports.changed()
 
     async def drain(self, seconds: float) -> None:
-        """Tell the workers to finish and reconnect elsewhere; wait until they hold nothing, at most so long."""
+        """Lease nothing more, and tell the workers to finish and reconnect elsewhere. Wait until they hold nothing and
+        until leases that nobody got are given back, at most so long."""
         self.draining = True
+        self.connections_changed()
         self.ports.log.info("draining", workers=len(self._sessions), seconds_max=seconds)
         for session in list(self._sessions.values()):
             session.go_away("the node drains", int(seconds * 1000))
-        deadline = self.ports.clock.monotonic() + seconds
-        while any(session.is_busy for session in self._sessions.values()) and self.ports.clock.monotonic() < deadline:
-            await self.ports.clock.sleep(0.02)
+        await self._wait_until(
+            lambda: self.leases.are_settled and not any(session.is_busy for session in self._sessions.values()), seconds
+        )
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until no lease is under way: asked of the store, or on its way back because no worker got it. At most
+        so long. What is left when the node ends stays locked until its time is up."""
+        await self._wait_until(lambda: self.leases.are_settled, seconds)
+
+    async def _wait_until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        clock = self.ports.clock
+        deadline = clock.monotonic() + seconds
+        while not is_so() and clock.monotonic() < deadline:
+            await clock.sleep(_LOOK_AGAIN_SECONDS)
 
     def dispatcher(self, topic: str) -> TopicDispatcher:
         """For a subscription or a held lease: started if there is none."""

@@ -11,7 +11,16 @@ import trio
 from stellwerk.actors.attendance import Attendance
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.connections import TopicView, WorkerView, attended_topics, topic_views, worker_views
+from stellwerk.actors.connections import (
+    Attended,
+    TopicView,
+    WorkerView,
+    attended_by,
+    session_reports,
+    topic_reports,
+    topic_views,
+    worker_views,
+)
 from stellwerk.actors.histories import HistoryPage, HistoryPages, recorded_steps
 from stellwerk.actors.incidents import IncidentFilter, matching_incidents
 from stellwerk.actors.instances import Instances
@@ -211,31 +220,27 @@ class NodeReads:
     # --- topics and workers ----------------------------------------------------------------------------------------
 
     async def topics(self) -> Sequence[TopicView]:
-        """Every topic with an open task or a worker that is connected to this node, by name."""
-        if self.config.is_offline:
-            await self.reports.look()
+        """Every topic with an open task or a worker that is connected to a node, by name."""
         backlogs = await self.ports.store.topic_backlogs()
-        return topic_views(backlogs, self._sessions.values(), self._may_be_attended_elsewhere)
+        return topic_views(backlogs, await self.reports.alive())
 
-    def _may_be_attended_elsewhere(self, topic: str) -> bool:
-        return self.reports.others_have_workers and topic not in self.attendance.unattended
+    async def unattended(self, topics: frozenset[str]) -> Sequence[str]:
+        """Those to which no worker that is connected to a node subscribes, by name."""
+        attended = await self._attended()
+        return sorted(topic for topic in topics if topic not in attended)
 
-    def unattended(self, topics: frozenset[str]) -> Sequence[str]:
-        """Those to which no connected worker subscribes, by name. Of workers that are connected to other nodes it is
-        believed that they do, until tasks have waited for long."""
-        without = topics - self._attended_topics()
-        return sorted(topic for topic in without if not self._may_be_attended_elsewhere(topic))
-
-    def workers(self) -> Sequence[WorkerView]:
-        """The sessions that are connected to this node, by worker id."""
-        return worker_views(self._sessions.values())
+    async def workers(self) -> Sequence[WorkerView]:
+        """The sessions that are connected to a node, by worker id: of this node all, of each other up to 1,000."""
+        return worker_views(await self.reports.alive())
 
     async def nodes(self) -> Sequence[NodeRow]:
         """All nodes on the store that were heard of lately, this one too unless it is offline, by id."""
-        return await (self.ports.store.nodes() if self.config.is_offline else self.reports.report())
+        if not self.config.is_offline:
+            await self.reports.report()
+        return await self.ports.store.nodes()
 
     def report(self) -> NodeReport:
-        """How this node is now."""
+        """How this node is now, with all its workers."""
         identity, commits = self.config.identity, self.committer.statistics
         return NodeReport(
             node_id=identity.node_id,
@@ -250,10 +255,12 @@ class NodeReads:
             commits=commits.transactions,
             operations=commits.operations,
             store_ms=commits.store_ms,
+            sessions=tuple(session_reports(self._sessions.values())),
+            topics=tuple(topic_reports(self._sessions.values())),
         )
 
-    def _attended_topics(self) -> set[str]:
-        return attended_topics(self._sessions.values())
+    async def _attended(self) -> Attended:
+        return attended_by(await self.reports.alive())
 
     def statistics(self) -> Mapping[str, object]:
         """Figures for operators, of this node."""

@@ -88,6 +88,9 @@ class RequestServices(Protocol):
 
     def session_ended(self, link: WorkerLink) -> None: ...
 
+    def connections_changed(self) -> None:
+        """A worker subscribes to something else than before, or for more or less."""
+
 
 class Requester(WorkerLink, Protocol):
     """The session that the requests belong to."""

@@ -27,8 +27,8 @@ from stellwerk.actors.outbox import (
 from stellwerk.actors.payloads import PayloadFilter, make_filter
 from stellwerk.actors.requests import RequestServices, WorkerRequests
 from stellwerk.core.external_task import ExternalTask, Holder
-from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, StellwerkError
-from stellwerk.ports import LeaseAnswerKind, ReleaseLease, ReleaseLeases, Resumed
+from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, StellwerkError, StoreUnavailable
+from stellwerk.ports import LeaseAnswerKind, Outcome, ReleaseLease, ReleaseLeases, Resumed
 from stellwerk.wire.messages import (
     Ack,
     Authenticate,
@@ -66,6 +66,9 @@ _SILENT_HEARTBEATS = 4
 """A connection without a word for so long is closed; its leases live until their deadlines."""
 _LIVE_HEARTBEATS = 2
 """A report older than this justifies neither a renewal nor new work."""
+_RETURN_AGAIN_SECONDS = 0.5
+"""The store did not answer: what nobody got must go back all the same."""
+_NEVER = float("inf")
 _ACK_BYTES = 50
 _TEXT_CHARS_MAX = 500
 """Of a message for people in a `nack` or `error`: it may quote what the peer said."""
@@ -99,6 +102,7 @@ class WorkerSession:
         self._report = {(ref.task_id, ref.fence) for ref in hello.holding}
         self._reported_at = self._last_heard
         self._over = trio.Event()
+        self._is_welcomed = False
         self.pending: Counter[tuple[str, int]] = Counter()
         """Requests under way, by lease: such leases are never reconciled (consistency.md 16)."""
         self._returning: set[tuple[str, int]] = set()
@@ -141,9 +145,11 @@ class WorkerSession:
         return self._deliveries.bytes + self._bytes_reserved >= self._limits.frame_bytes_max
 
     def reserve(self, payload_bytes: int) -> None:
+        self._services.leases.under_way += 1
         self._bytes_reserved += payload_bytes
 
     def end_reservation(self, payload_bytes: int) -> None:
+        self._services.leases.under_way -= 1
         was_full = self._is_full
         self._bytes_reserved -= payload_bytes
         if was_full and not self._is_full:
@@ -163,9 +169,10 @@ class WorkerSession:
         return self.pending[task_id, fence] > 0
 
     def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
-        """Queue `tasks` frames for leases that are durable. What cannot be sent any more is given back at once."""
-        if self.closed:
-            self._services.spawn(self._give_back, [held for held, _ in leases], False)
+        """Queue `tasks` frames for leases that are durable. What cannot be sent any more is given back at once, and so
+        is what comes when the worker was asked to go elsewhere: it would take the lease along without starting it."""
+        if self.closed or self.draining:
+            self._return([held for held, _ in leases], started=False)
             return
         frame: list[tuple[HeldLease, ExternalTask]] = []
         size = 0
@@ -231,7 +238,13 @@ class WorkerSession:
     def _give_back_unsent(self) -> None:
         unsent = self._deliveries.take_unsent()
         if unsent:
-            self._services.spawn(self._give_back, unsent, False)
+            self._return(unsent, started=False)
+
+    def _give_back_unconfirmed(self) -> None:
+        """The worker has said goodbye: of what it has not confirmed by then it starts nothing."""
+        unread = [held for delivery in self._deliveries.take_overdue(_NEVER) for held in delivery.leases]
+        if unread:
+            self._return(unread, started=False)
 
     def close(self, code: str, message: str) -> None:
         """Say why, then end the session."""
@@ -258,8 +271,10 @@ class WorkerSession:
             self.close(NackCode.TOO_SLOW, f"{waiting} bytes wait to be read")
 
     def go_away(self, reason: str, within_ms: int) -> None:
+        """No more work in this session. One that is not welcomed yet must be told afterwards."""
         self.draining = True
-        self.send(Goaway(reason, within_ms))
+        if self._is_welcomed:
+            self.send(Goaway(reason, within_ms))
 
     # --- welcome ---------------------------------------------------------------------------------------------------
 
@@ -268,6 +283,7 @@ class WorkerSession:
 
         Lost leases that do not fit into it follow in `revoked`.
         """
+        self._is_welcomed = True
         now = self._clock.monotonic()
         kept_leases = tuple(renewed_lease(held, task, now) for held, task in zip(kept, resumed.kept, strict=True))
         lost = [LostLeaseNotice(lost.task_id, lost.fence, lost.reason) for lost in resumed.lost]
@@ -312,11 +328,14 @@ class WorkerSession:
                 self.hello = attrs.evolve(self.hello, token=message.token)
             case Goodbye():
                 self._end()
+                self._give_back_unconfirmed()
 
     def _subscribe(self, message: Subscribe) -> None:
         check_subscription(message, self._limits)
         payload_filter = self._payload_filter(message)
         subscription = self.subscription(message.topic)
+        if subscription.max_tasks != message.max_tasks:
+            self._services.connections_changed()
         subscription.max_tasks = message.max_tasks
         subscription.lock_duration_ms = message.lock_duration_ms
         subscription.variables = message.variables
@@ -332,6 +351,7 @@ class WorkerSession:
         if found is not None:
             found.max_tasks = 0
             self._subscriptions_changed()
+            self._services.connections_changed()
 
     def _payload_filter(self, message: Subscribe) -> PayloadFilter | None:
         """The one that the subscription has, if it stays the same: workers subscribe again for every change of room."""
@@ -395,7 +415,7 @@ class WorkerSession:
             and (held.task_id, held.fence) not in self._returning
         ]
         if missing:
-            self._services.spawn(self._give_back, missing, True)
+            self._return(missing, started=True)
         lost = [key for key in self._report if self._is_lost(key)]
         if lost:
             self.revoked(sorted(lost), "lost")
@@ -412,20 +432,41 @@ class WorkerSession:
         if held is not None:
             self._services.wake_dispatchers(self._subscriptions if self._is_crowded else [held.subscription.topic])
 
-    async def _give_back(self, leases: Sequence[HeldLease], started: bool) -> None:
-        """Release leases that the worker never got (``started`` False) or does not report any more."""
+    def _return(self, leases: Sequence[HeldLease], *, started: bool) -> None:
+        """In the background. Release leases that the worker never got (``started`` False) or does not report any more.
+
+        The latter will be missing in its next report, too; of the former nobody else knows.
+        """
+        self._begin_return(leases)
+        until = float("-inf") if started else max(held.deadline for held in leases)
+        self._services.spawn(self._give_back, leases, started, until)
+
+    def _begin_return(self, leases: Sequence[HeldLease]) -> None:
+        self._returning |= {(held.task_id, held.fence) for held in leases}
+        self._services.leases.under_way += len(leases)
+
+    async def _give_back(self, leases: Sequence[HeldLease], started: bool, until: float) -> None:
+        """After `_begin_return`. While the store does not answer it is tried again ``until`` then."""
         wishes = tuple(ReleaseLease(held.task_id, held.fence, self.session_id, started) for held in leases)
-        keys = {(held.task_id, held.fence) for held in leases}
-        self._returning |= keys
         try:
-            answers = await self._services.committer.submit(ReleaseLeases(wishes))
+            answers = await self._submit_until(ReleaseLeases(wishes), until)
         finally:
-            self._returning -= keys
+            self._returning -= {(held.task_id, held.fence) for held in leases}
+            self._services.leases.under_way -= len(leases)
         assert isinstance(answers, tuple)
         for held, answer in zip(leases, answers, strict=True):
             self._services.leases.remove(held.task_id, held.fence)
             if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
                 self._services.returned(answer.task)
+
+    async def _submit_until(self, releases: ReleaseLeases, until: float) -> Outcome:
+        while True:
+            try:
+                return await self._services.committer.submit(releases)
+            except StoreUnavailable:
+                if self._clock.monotonic() >= until:
+                    raise
+            await self._clock.sleep(_RETURN_AGAIN_SECONDS)
 
     # --- watching --------------------------------------------------------------------------------------------------
 
@@ -447,7 +488,8 @@ class WorkerSession:
             overdue += delivery.leases
         if overdue:
             self._services.session_statistics.taken_back += len(overdue)
-            await self._give_back(overdue, True)
+            self._begin_return(overdue)
+            await self._give_back(overdue, True, float("-inf"))
             self.revoked([(held.task_id, held.fence) for held in overdue], "lost")
 
     def _silent_for(self) -> float:

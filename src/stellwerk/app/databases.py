@@ -30,6 +30,14 @@ MEMORY: Literal[":memory:"] = ":memory:"
 Database: TypeAlias = Path | Literal[":memory:"] | PostgresConfig
 
 _SCHEMES = ("postgresql://", "postgres://")
+_FORM = "postgresql://user@host:5432/database"
+_LIKE_POSTGRES = re.compile(
+    r"(jdbc:)?postgres(ql)?:"
+    r"|\s*(host|hostaddr|port|dbname|user|password|passfile|service|sslmode|application_name|connect_timeout|options"
+    r"|target_session_attrs)\s*=",
+    re.IGNORECASE,
+)
+"""What somebody means to be one, in other words: a file of such a name is ``./host=…``."""
 _OTHER_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _EXTRA_MODULES = ("asyncpg", "trio_asyncio")
 
@@ -43,6 +51,8 @@ def database_of(db: str, listen_db: str | None = None) -> Database:
 
     :raises InvalidInput: one of them is malformed, or they do not go together. It holds no password.
     """
+    if _LIKE_POSTGRES.match(db) and not is_postgres(db):
+        raise InvalidInput(f"a database of PostgreSQL is named as {_FORM}, not in the forms of libpq or JDBC")
     if is_postgres(db):
         return PostgresConfig(dsn=db, listen_dsn=listen_db, is_pooled=listen_db is not None)
     if (other := _OTHER_SCHEME.match(db)) is not None:

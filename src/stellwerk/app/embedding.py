@@ -90,6 +90,7 @@ async def open_engine(
                 with body.running():
                     yield Engine(served, workers, life)
                 await workers.stop(grace=0)
+                await served.settle()
             finally:
                 life.end()
             nursery.cancel_scope.cancel()

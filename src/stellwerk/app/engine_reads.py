@@ -14,7 +14,7 @@ from stellwerk.core.external_task import ExternalTask
 from stellwerk.core.instance import InstanceState
 from stellwerk.core.trace import Trace
 from stellwerk.json_values import JsonObject
-from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary
+from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, NodeRow
 
 __all__ = ["EngineReads"]
 
@@ -163,9 +163,21 @@ class EngineReads:
         """
         return await self._node.topics()
 
-    def workers(self) -> Sequence[WorkerView]:
-        """The connected workers, by id, with their topics and how many leases they hold."""
-        return self._node.workers()
+    @while_open
+    async def workers(self) -> Sequence[WorkerView]:
+        """The connected workers, by id, with their topics and how many leases they hold.
+
+        On PostgreSQL those of all nodes, as these reported them last: ``node`` says to which each is connected. A node
+        tells of 1,000 at most; `topics` counts all of them.
+        """
+        return await self._node.workers()
+
+    @while_open
+    async def nodes(self) -> Sequence[NodeRow]:
+        """The nodes of the database, by id, this engine too: ``report``, and ``seen_ms_ago``. One, unless it is
+        PostgreSQL. One that was not heard of for 15 s is dead, or cut off from the database.
+        """
+        return await self._node.nodes()
 
     def statistics(self) -> Mapping[str, object]:
         """Figures for people; their names may change."""

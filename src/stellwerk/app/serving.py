@@ -69,7 +69,7 @@ class ServedEngine:
         await self.wait_for_workers(seconds)
         with trio.move_on_after(max(0.0, deadline - clock.monotonic())):
             await self._server.wait_quiet()
-        await self.hang_up()
+        await self.hang_up(deadline - clock.monotonic())
 
     async def hand_over(self, *, workers_seconds: float, clients_seconds: float) -> None:
         """Leave all that is new to others, who listen on the same socket, and end when the last connection has gone.
@@ -77,6 +77,8 @@ class ServedEngine:
         Workers are sent to them at once. A client's connection that is open takes one more request, for which it may
         take its time: no request fails by this. In the end, or earlier by `drain`, all connections are closed.
         """
+        clock = self.node.ports.clock
+        deadline = clock.monotonic() + workers_seconds + clients_seconds
         self._server.stop_accepting()
         await self.wait_for_workers(0)
         with trio.move_on_after(workers_seconds):
@@ -84,19 +86,28 @@ class ServedEngine:
         self._sockets.end_sessions()
         with trio.move_on_after(clients_seconds):
             await self._server.ended.wait()
-        await self.hang_up()
+        await self.hang_up(deadline - clock.monotonic())
+
+    async def settle(self) -> None:
+        """What workers of this process were about to get goes back. That takes a moment at most."""
+        await self.node.settle(_LAST_ANSWERS_SECONDS_MAX)
 
     async def wait_for_workers(self, seconds: float) -> None:
         """Ask the workers to go elsewhere, and wait for it at most so long."""
         self._server.drain()
         await self.node.drain(seconds)
 
-    async def hang_up(self) -> None:
-        """Listen no more and close all connections; answers under way get a moment to end."""
+    async def hang_up(self, seconds: float = 0.0) -> None:
+        """Listen no more and close all connections; answers under way get a moment to end.
+
+        Leases that no worker got are given back: that takes at most so long, or a moment if that is longer.
+        """
         self._server.hang_up()
         self._sockets.end_sessions()
-        with trio.move_on_after(_LAST_ANSWERS_SECONDS_MAX):
-            await self._server.ended.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.node.settle, max(seconds, _LAST_ANSWERS_SECONDS_MAX))
+            with trio.move_on_after(_LAST_ANSWERS_SECONDS_MAX):
+                await self._server.ended.wait()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from stellwerk.app.config import MEMORY, AppConfig
 from stellwerk.app.databases import extra_needed
@@ -29,7 +30,7 @@ def open_ports(config: AppConfig) -> Iterator[Ports]:
     """
     clock = config.clock or (VirtualClock() if is_virtual_time() else SystemClock())
     entropy, log = SystemEntropy(), open_log(config.log_level, config.log_format)
-    with _runner("stellwerk-background") as background, _store(config, clock, entropy, log) as store:
+    with _runner("stellwerk-background") as background, _store(config, clock, entropy, log) as (store, log):
         yield Ports(
             clock=clock,
             entropy=entropy,
@@ -41,13 +42,13 @@ def open_ports(config: AppConfig) -> Iterator[Ports]:
 
 
 @contextmanager
-def _store(config: AppConfig, clock: Clock, entropy: Entropy, log: Log) -> Iterator[Store]:
-    """The threads that it works in end with the context."""
+def _store(config: AppConfig, clock: Clock, entropy: Entropy, log: Any) -> Iterator[tuple[Store, Log]]:
+    """And the log of all that works on it. The threads that it works in end with the context."""
     if config.db == MEMORY:
-        yield MemoryStore(clock)
+        yield MemoryStore(clock), log
     elif isinstance(config.db, Path):
         with _runner("stellwerk-sqlite") as runner, _runner("stellwerk-backup") as copier:
-            yield SqliteStore(
+            store = SqliteStore(
                 config.db,
                 runner=runner,
                 copier=copier,
@@ -55,14 +56,23 @@ def _store(config: AppConfig, clock: Clock, entropy: Entropy, log: Log) -> Itera
                 lock=FileLock(config.db),
                 synchronous=config.synchronous,
             )
+            yield store, log
     else:
         if is_virtual_time():
             raise Conflict("an engine in virtual time has no PostgreSQL: the database's clock goes on by itself")
         # Not before: who has a file needs none of its packages.
         with extra_needed():
             from stellwerk.stores.postgres.store import PostgresStore
-        node_id = config.node.identity.node_id
-        yield PostgresStore(config.db, clock=clock, entropy=entropy, log=log, node_id=node_id)
+        identity = config.node.identity
+        shared = PostgresStore(
+            config.db,
+            clock=clock,
+            entropy=entropy,
+            log=log.bind(node=identity.name),  # several nodes' lines may end in one file
+            node_id=identity.node_id,
+            node_name=identity.name,
+        )
+        yield shared, shared.log
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ _PIECE_BYTES = 1024 * 1024
 _PAGE_ROWS = 1000
 """The most that the API gives at once."""
 _CONTEXT_CHARS = 30
+_DB_VARIABLE = "STELLWERK_DB"
+"""Only ``serve`` takes its database from there."""
 _BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
 """In the words of the worker SDK, which also takes ws and wss."""
 
@@ -222,8 +225,7 @@ class EngineClient(Client):
             # A name or path with characters that URLs do not have.
             raise Mistake(_BAD_URL.format(self._url)) from None
         except (OSError, http.client.HTTPException) as error:
-            way_out = "start one with `stellwerk serve`, or name another with --url"
-            raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {way_out}") from None
+            raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {_way_out(error)}") from None
 
     def _connection(self, seconds_max: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
@@ -256,6 +258,15 @@ def _checked(text: str) -> str:
         before = text[max(0, error.start - _CONTEXT_CHARS) : error.end]
         raise Mistake(f"not UTF-8 text: {before!r}") from None
     return text
+
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, ConnectionResetError | TimeoutError):  # something has taken the connection, most often
+        return "it may still be starting, or wait for its database: ask again in a moment"
+    way_out = "start one with `stellwerk serve`, or name another with --url"
+    if os.environ.get(_DB_VARIABLE):
+        way_out += f', or ask the database without an engine: --db "${_DB_VARIABLE}"'
+    return way_out
 
 
 def _reason(error: Exception) -> str:

@@ -19,6 +19,7 @@ from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.serving import ServeOptions, announce
 from stellwerk.ports import Log
 from stellwerk.system.logging import LogFormat, LogLevel, open_log
+from stellwerk.system.machine import process_name
 from stellwerk.system.signals import exit_at_once
 from stellwerk.system.sockets import listening_port, open_listeners
 
@@ -33,7 +34,10 @@ DRAIN = "drain"
 """What node and parent say to each other, a line each. A node whose parent is gone drains by itself."""
 
 _READY_SECONDS_MAX = 60.0
-"""For a node to be ready: imports, migrations that another node makes, a database that is busy."""
+"""For a node to be ready, beside its wait for a database that is away: imports, migrations that another node makes, a
+database that is busy."""
+_SLOW_SECONDS = 5.0
+"""Once one node is ready, the others get so long before the engine says that it listens; they may come later, too."""
 _STOP_SECONDS_MAX = 4.6
 """Together with what comes before and after it is less than 5 s."""
 _LEFT_SECONDS_MAX = 3.0
@@ -57,10 +61,13 @@ class _NodeProcess:
         self.started_at = trio.current_time()
 
     @classmethod
-    async def start(cls, options: ServeOptions, descriptors: Sequence[int], directory: str) -> _NodeProcess:
+    async def start(
+        cls, options: ServeOptions, descriptors: Sequence[int], directory: str, number: int
+    ) -> _NodeProcess:
+        """:param number: which of the nodes it is, for people."""
         # -P: what lies in the working directory is none of ours. A group of its own: Ctrl-C is for the parent, who
         # stops them in order.
-        command = [sys.executable, "-P", "-m", "stellwerk.cli.fleet_node"]
+        command = [sys.executable, "-P", "-m", "stellwerk.cli.fleet_node", *f"stellwerk serve node {number}".split()]
         process = await trio.lowlevel.open_process(
             command, stdin=PIPE, stdout=PIPE, pass_fds=tuple(descriptors), process_group=0
         )
@@ -74,6 +81,11 @@ class _NodeProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def name(self) -> str:
+        """As it calls itself in its own lines of the log."""
+        return process_name(self.pid)
+
     async def tell(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
@@ -81,14 +93,14 @@ class _NodeProcess:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # it has ended; whoever waits for that hears of it
 
-    async def wait_ready(self) -> None:
+    async def wait_ready(self, seconds_max: float) -> None:
         """:raises NodeFailed: it never will be."""
-        with trio.move_on_after(_READY_SECONDS_MAX):
+        with trio.move_on_after(seconds_max):
             said = await self._line()
             if said == READY:
                 return
             raise NodeFailed(_reason(said) or f"a node ended with exit code {await self._process.wait()}")
-        raise NodeFailed(f"a node was not ready within {_READY_SECONDS_MAX:g} s")
+        raise NodeFailed(f"a node was not ready within {seconds_max:g} s")
 
     async def _line(self) -> str:
         assert self._process.stdout is not None
@@ -141,7 +153,7 @@ class _Fleet:
         nursery: trio.Nursery,
     ) -> None:
         self._options = options
-        self._places = [_Place(index) for index in range(number)]
+        self._places = [_Place(index + 1) for index in range(number)]
         self._descriptors = [listener.socket.fileno() for listener in listeners]
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"http://{host}:{listening_port(listeners)}"
@@ -162,35 +174,57 @@ class _Fleet:
     # --- starting --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """:raises NodeFailed: one of them cannot; the others end with the nursery."""
-        failures: list[NodeFailed] = []
+        """Until one of them is ready, and a moment longer for the others. Who cannot now is tried again.
+
+        :raises NodeFailed: none of them can.
+        """
+        failed: dict[_Place, NodeFailed] = {}
+        unsettled = len(self._places)
+        first, last = trio.Event(), trio.Event()
 
         async def fill(place: _Place) -> None:
+            nonlocal unsettled
             try:
                 await self._fill(place)
+                first.set()
             except NodeFailed as failure:
-                failures.append(failure)
-                nursery.cancel_scope.cancel()
+                failed[place] = failure
+                if last.is_set():
+                    self._nursery.start_soon(self._try_later, place, failure)
+            unsettled -= 1
+            if not unsettled:
+                first.set()
+                last.set()
 
-        async with trio.open_nursery() as nursery:
-            for place in self._places:
-                nursery.start_soon(fill, place)
-        if failures:
-            raise failures[0]
+        for place in self._places:
+            self._nursery.start_soon(fill, place)
+        await first.wait()
+        if len(failed) == len(self._places):
+            raise next(iter(failed.values()))
+        with trio.move_on_after(_SLOW_SECONDS):
+            await last.wait()
+        last.set()
+        for place, failure in failed.items():
+            self._nursery.start_soon(self._try_later, place, failure)
+
+    async def _try_later(self, place: _Place, failure: NodeFailed) -> None:
+        if not self._stopping.is_set():
+            self._log.warning("node not started", reason=str(failure))
+            await self._start_again(place)
 
     async def _fill(self, place: _Place) -> _NodeProcess:
         """:raises NodeFailed: whoever is there stays."""
-        node = await self._new_node()
+        node = await self._new_node(place.number)
         place.node = node
         self._nursery.start_soon(self._watch, place, node)
         return node
 
-    async def _new_node(self) -> _NodeProcess:
+    async def _new_node(self, number: int) -> _NodeProcess:
         """→ one that is ready. :raises NodeFailed: it never will be."""
-        node = await _NodeProcess.start(self._options, self._descriptors, self._directory.name)
+        node = await _NodeProcess.start(self._options, self._descriptors, self._directory.name, number)
         self._alive.add(node)
         try:
-            await node.wait_ready()
+            await node.wait_ready(_READY_SECONDS_MAX + self._options.wait_for_db_seconds)
         except BaseException:
             await node.close()
             await self._forget(node)
@@ -213,10 +247,10 @@ class _Fleet:
             await node.close()
             await self._forget(node)
         if place.node is not node or self._stopping.is_set():
-            self._log.info("node ended", pid=node.pid)
+            self._log.info("node ended", node=node.name, pid=node.pid)
             return
         place.node = None
-        self._log.warning("node died", pid=node.pid, exit_code=code)
+        self._log.warning("node died", node=node.name, pid=node.pid, exit_code=code)
         if trio.current_time() - node.started_at >= _STEADY_SECONDS:
             place.failures = 0
         await self._start_again(place)
@@ -232,7 +266,7 @@ class _Fleet:
                 except NodeFailed as error:
                     self._log.warning("node not started", reason=str(error))
                 else:
-                    self._log.info("node started", pid=node.pid)
+                    self._log.info("node started", node=node.name, pid=node.pid)
                     return
 
     # --- replacing them --------------------------------------------------------------------------------------------
@@ -261,7 +295,7 @@ class _Fleet:
                 return
             old = place.node
             new = await self._fill(place)
-        self._log.info("node replaced", pid=new.pid, former=None if old is None else old.pid)
+        self._log.info("node replaced", node=new.name, pid=new.pid, former=None if old is None else old.pid)
         if old is not None:
             await old.tell(HAND_OVER)
             with trio.move_on_after(_LEFT_SECONDS_MAX):
@@ -277,7 +311,7 @@ class _Fleet:
                 await node.tell(DRAIN)
             await self._wait_ended(list(self._alive))
         for node in self._alive:
-            self._log.warning("node killed: it does not stop", pid=node.pid)
+            self._log.warning("node killed: it does not stop", node=node.name, pid=node.pid)
             node.kill()
         await self._wait_ended(list(self._alive))
 

@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from stellwerk.cli.fleet import DRAIN, HAND_OVER, READY
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.serving import DRAIN_SECONDS_MAX, ServeOptions
 from stellwerk.errors import StellwerkError
+from stellwerk.system.machine import show_as
 from stellwerk.system.memory import collect_seldom
-from stellwerk.system.signals import exit_at_once, open_stop_signals
+from stellwerk.system.signals import exit_on_next, open_stop_signals
 
 __all__ = ["main"]
 
@@ -35,6 +37,21 @@ class _Wishes:
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[str](100)
+        self._opening: trio.CancelScope | None = None
+
+    @contextmanager
+    def opening(self) -> Iterator[Callable[[], None]]:
+        """Around what may wait for its database for long: to drain ends it at once, until what is given is called."""
+        with trio.CancelScope() as self._opening:
+            yield self._opened
+
+    def _opened(self) -> None:
+        self._opening = None
+
+    async def _drain(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        await self._send.send(DRAIN)
 
     async def next(self) -> str:
         return await self._receive.receive()
@@ -45,14 +62,14 @@ class _Wishes:
 
     async def hear_parent(self, lines: _Lines) -> None:
         while (line := await lines.next()) is not None:
-            await self._send.send(line)
-        await self._send.send(DRAIN)  # its parent is gone, and nobody would ever end it
+            await (self._drain() if line == DRAIN else self._send.send(line))
+        await self._drain()  # its parent is gone, and nobody would ever end it
 
     async def hear_signals(self, signals: AsyncIterator[int]) -> None:
         """SIGTERM and SIGINT, as the whole group of processes may get them; the second ends it at once."""
         await anext(signals)
-        await self._send.send(DRAIN)
-        exit_at_once(await anext(signals))
+        await self._drain()
+        await exit_on_next(signals)
 
 
 class _Lines:
@@ -88,11 +105,17 @@ async def _run() -> None:
 
 
 async def _serve(config: AppConfig, wishes: _Wishes) -> None:
-    async with serve_engine(config) as engine:
-        _say(READY)
-        if await wishes.next() == HAND_OVER and await _hand_over(engine, config, wishes):
-            return
-        await engine.drain(DRAIN_SECONDS_MAX)
+    with wishes.opening() as opened:
+        async with serve_engine(config) as engine:
+            opened()
+            _say(READY)
+            await _serve_until_gone(engine, config, wishes)
+
+
+async def _serve_until_gone(engine: ServedEngine, config: AppConfig, wishes: _Wishes) -> None:
+    if await wishes.next() == HAND_OVER and await _hand_over(engine, config, wishes):
+        return
+    await engine.drain(DRAIN_SECONDS_MAX)
 
 
 async def _hand_over(engine: ServedEngine, config: AppConfig, wishes: _Wishes) -> bool:
@@ -122,6 +145,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the parent, who may have it from a terminal
+    show_as("stellwerk-node")
     collect_seldom()
     try:
         trio.run(_run)

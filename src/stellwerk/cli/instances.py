@@ -26,6 +26,7 @@ from stellwerk.cli.output import (
     warn,
     warn_of_more,
 )
+from stellwerk.cli.tasks import has_live_node
 from stellwerk.cli.times import instant
 from stellwerk.cli.unknown import close_matches, warn_of_unknown_process
 
@@ -57,7 +58,8 @@ def start(
     """Start an instance of a process and print its id.
 
     Exit code with --wait: 0 when it completed; 1 when it failed, was cancelled, has an incident or is still running.
-    With --db, --wait does not wait: the instance has come as far as it gets until an engine runs on the file.
+    With --db, --wait does not wait unless nodes run on the database (PostgreSQL): the instance has come as far as it
+    gets until an engine runs there.
 
     For example:
 
@@ -79,11 +81,12 @@ def start(
             return 0
         if not json:
             say(instance_id)
-        # In a file there is nothing to wait for: what the engine does itself was done in the starting step.
-        view = _wait_for_end(client, instance_id, timeout if engine.file is None else 0.0)
+        # Without an engine there is nothing to wait for: what it does itself was done in the starting step.
+        is_alone = engine.db is not None and (engine.file is not None or not has_live_node(client))
+        view = _wait_for_end(client, instance_id, 0.0 if is_alone else timeout)
     print_json(_outcome(view)) if json else _say_outcome(view)
-    if _goes_on(view) and (engine.file is not None or not json):
-        _warn_that_it_goes_on(instance_id, engine)
+    if _goes_on(view) and (is_alone or not json):
+        _warn_that_it_goes_on(instance_id, engine, is_alone=is_alone)
     return 0 if view["status"] == "COMPLETED" else ENDED_BADLY
 
 
@@ -157,13 +160,14 @@ def _goes_on(view: Mapping[str, Any]) -> bool:
     return view["status"] == "RUNNING" and not view["incidents"]
 
 
-def _warn_that_it_goes_on(instance_id: str, engine: Engine) -> None:
-    if engine.file is None:
+def _warn_that_it_goes_on(instance_id: str, engine: Engine, *, is_alone: bool) -> None:
+    if not is_alone:
         warn(f"still running; see: stellwerk show {instance_id}")
         return
+    where, db = ("database", "postgresql://…") if engine.file is None else ("file", engine.file)
     warn(
-        "still running, and it waits as long as no engine runs on the file: workers, timers and messages need one "
-        f"(stellwerk serve --db {engine.file})"
+        f"still running, and it waits as long as no engine runs on the {where}: workers, timers and messages need one "
+        f"(stellwerk serve --db {db})"
     )
 
 

@@ -59,7 +59,7 @@ Commands ask the engine at --url (or STELLWERK_URL; http://127.0.0.1:10560 witho
 that no engine has open, or PostgreSQL. Nothing begins to work in it by that: it is read, or changed as you say.
 
 Exit codes: 0 ended well, 1 ended in an error or with an incident, 2 wrong use or
-another obstacle, 3 no engine reachable.
+another obstacle, 3 no engine answers, or it cannot now.
 """
 
 _RUNNING = Group("Run", sort_key=1)
@@ -195,8 +195,9 @@ def _fail_unexpectedly(error: Exception) -> int:
 
 
 def _names_a_place(line: str) -> bool:
-    """``order.bpmn:3:7: …`` or ``shop.py:7: …``: as compilers print it, so that editors find the place."""
-    return re.match(r"[^:]+:\d+:(\d+:)? ", line) is not None
+    """``order.bpmn:3:7: …`` or ``shop.py:7: …``: as compilers print it, so that editors find the place. A host with its
+    port is none."""
+    return re.match(r"(?!PostgreSQL database )[^:]+:\d+:(\d+:)? ", line) is not None
 
 
 def main() -> None:

@@ -8,7 +8,13 @@ from cyclopts import Parameter
 
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.output import warn
-from stellwerk.cli.serving import ServeOptions, database_option, from_environment, serve_here
+from stellwerk.cli.serving import (
+    WAIT_FOR_DB_SECONDS_DEFAULT,
+    ServeOptions,
+    database_option,
+    from_environment,
+    serve_here,
+)
 from stellwerk.cli.times import DURATIONS, duration_ms
 
 __all__ = ["serve"]
@@ -41,6 +47,13 @@ def serve(
         Parameter(
             help="So many processes share the port (PostgreSQL only). They are started again when they die; SIGHUP "
             "replaces one after the other, and no request fails."
+        ),
+    ] = None,
+    wait_for_db: Annotated[
+        str | None,
+        Parameter(
+            help="PostgreSQL: how long to wait at the start for a database that cannot be reached (90s, 5min). "
+            f"Default: {WAIT_FOR_DB_SECONDS_DEFAULT:g}s."
         ),
     ] = None,
     host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1",
@@ -93,8 +106,9 @@ def serve(
         keep_ended_ms=None if keep_ended is None else duration_ms("--keep-ended", keep_ended),
         log_level=log_level,
         log_format=log_format,
+        wait_for_db_seconds=_seconds_of_wait(wait_for_db),
     )
-    _check(options, nodes)
+    _check(options, nodes, wait_for_db)
     if any(has_password(given) for given in (db, listen_db) if given is not None):
         warn(
             f"stellwerk: others can see passwords on a command line; {_DB_VARIABLE}, PGPASSWORD and ~/.pgpass hide them"
@@ -108,7 +122,11 @@ def serve(
     return 0
 
 
-def _check(options: ServeOptions, nodes: int | None) -> None:
+def _seconds_of_wait(wait_for_db: str | None) -> float:
+    return WAIT_FOR_DB_SECONDS_DEFAULT if wait_for_db is None else duration_ms("--wait-for-db", wait_for_db) / 1000
+
+
+def _check(options: ServeOptions, nodes: int | None, wait_for_db: str | None) -> None:
     """:raises Mistake: options that do not go together."""
     from stellwerk.app.databases import is_postgres
 
@@ -116,6 +134,8 @@ def _check(options: ServeOptions, nodes: int | None) -> None:
     if is_postgres(options.db):
         if options.synchronous != "full":
             raise Mistake("--synchronous is for SQLite files; on PostgreSQL it is the database's synchronous_commit")
+    elif wait_for_db is not None:
+        raise Mistake(f"--wait-for-db {wait_for_db}: only a database of PostgreSQL is waited for")
     elif nodes is not None:
         raise Mistake(f"--nodes {nodes}: a file belongs to one process; several need --db postgresql://…")
     if nodes is not None and not 1 <= nodes <= _NODES_MAX:

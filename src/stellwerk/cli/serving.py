@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRAIN_SECONDS_MAX",
+    "WAIT_FOR_DB_SECONDS_DEFAULT",
     "ServeOptions",
     "announce",
     "database_option",
-    "exit_on_next",
     "from_environment",
     "serve_here",
 ]
 
 DRAIN_SECONDS_MAX = 3.0
 """How long workers may finish what they have before the engine stops; their leases survive it anyway."""
+WAIT_FOR_DB_SECONDS_DEFAULT = 60.0
+"""Machines start in no order: a database that cannot be reached yet may be about to."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,11 +48,13 @@ class ServeOptions:
     keep_ended_ms: int | None
     log_level: str
     log_format: str
+    wait_for_db_seconds: float = WAIT_FOR_DB_SECONDS_DEFAULT
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ServeOptions:
-        """Options that this version does not know are left out: a later one may have sent them."""
-        return cls(**{field.name: values[field.name] for field in attrs.fields(cls)})
+        """Options that this version does not know are left out: a later one may have sent them. An earlier one, whose
+        place this version takes, has not sent those that are new."""
+        return cls(**{field.name: values[field.name] for field in attrs.fields(cls) if field.name in values})
 
     def config(self, descriptors: tuple[int, ...] = (), siblings: Path | None = None) -> AppConfig:
         """:param descriptors: of inherited sockets that listen.
@@ -65,7 +69,7 @@ class ServeOptions:
 
         policy = None if self.failure_policy is None else FailurePolicy(self.failure_policy)
         return AppConfig(
-            db=database_option(self.db, self.listen_db),
+            db=self._database(),
             synchronous="FULL" if self.synchronous == "full" else "NORMAL",
             host=self.host,
             port=self.port,
@@ -75,6 +79,14 @@ class ServeOptions:
             log_level=LogLevel(self.log_level),
             log_format=LogFormat(self.log_format),
         )
+
+    def _database(self) -> Database:
+        from stellwerk.stores.postgres.dsn import PostgresConfig
+
+        database = database_option(self.db, self.listen_db)
+        if isinstance(database, PostgresConfig) and self.wait_for_db_seconds > 0:
+            return attrs.evolve(database, open_seconds_max=self.wait_for_db_seconds)
+        return database
 
 
 def database_option(db: str, listen_db: str | None = None) -> Database:
@@ -122,22 +134,27 @@ async def _serve_until_signal(config: AppConfig) -> None:
     import trio
 
     from stellwerk.app import serve_engine, without_group
-    from stellwerk.system.signals import open_stop_signals
+    from stellwerk.system.signals import exit_on_next, open_stop_signals
+
+    stopping, opening, is_open = trio.Event(), trio.CancelScope(), False
+
+    async def obey(signals: AsyncIterator[int]) -> None:
+        await anext(signals)
+        stopping.set()
+        if not is_open:
+            opening.cancel()  # it may wait for its database for long
+        await exit_on_next(signals)
 
     with without_group(), open_stop_signals() as signals:
         async with trio.open_nursery() as nursery:
-            async with serve_engine(config) as engine:
-                announce(engine.url)
-                await anext(signals)
-                nursery.start_soon(exit_on_next, signals)
-                await engine.drain(DRAIN_SECONDS_MAX)
+            nursery.start_soon(obey, signals)
+            with opening:
+                async with serve_engine(config) as engine:
+                    is_open = True
+                    announce(engine.url)
+                    await stopping.wait()
+                    await engine.drain(DRAIN_SECONDS_MAX)
             nursery.cancel_scope.cancel()
-
-
-async def exit_on_next(signals: AsyncIterator[int]) -> None:
-    from stellwerk.system.signals import exit_at_once
-
-    exit_at_once(await anext(signals))
 
 
 def announce(url: str) -> None:

@@ -7,18 +7,31 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stellwerk.cli.client import Client
 from stellwerk.cli.connection import HERE, Engine
 from stellwerk.cli.ids import INSTANCES, find_id
 from stellwerk.cli.lists import ROWS_DEFAULT
 from stellwerk.cli.options import After, AsJson, Limit, OfInstance, any_case
-from stellwerk.cli.output import Column, brief_instant, print_json, print_table, short_instant, warn, warn_of_more
-from stellwerk.cli.times import age
+from stellwerk.cli.output import (
+    Column,
+    brief_instant,
+    print_json,
+    print_table,
+    short_instant,
+    warn,
+    warn_of_more,
+    width,
+)
+from stellwerk.cli.times import age, duration_text
 from stellwerk.cli.unknown import warn_of_unknown_topic
 
-__all__ = ["nodes", "tasks", "topics", "warn_of_unattended", "workers"]
+__all__ = ["has_live_node", "nodes", "tasks", "topics", "warn_of_unattended", "workers"]
 
 _SILENT_MS = 15_000
 """A node reports every 5 s."""
+_GONE_MS = 60_000
+_WIDE_COLUMNS = 140
+"""There is room for all that is known of a node; and in a pipe or file."""
 
 _TOPIC_FIGURES = ("ready", "backing off", "locked", "oldest", "workers", "free")
 _State = Literal["ready", "locked", "completed", "failed", "expired", "cancelled"]
@@ -94,7 +107,8 @@ def _what(row: Mapping[str, Any]) -> str:
 def topics(*, engine: Engine = HERE, json: AsJson = False) -> int:
     """List topics: what waits, how long, and who is connected for it.
 
-    "NO WORKER" marks READY work that nobody is connected for: it waits until somebody is. (With --db nobody ever is.)
+    "NO WORKER" marks READY work that nobody is connected for: it waits until somebody is. (With --db on a file
+    nobody ever is.)
 
     For example:
 
@@ -124,13 +138,20 @@ def topics(*, engine: Engine = HERE, json: AsJson = False) -> int:
     return 0
 
 
+def has_live_node(client: Client) -> bool:
+    """Whether anything happens in the database that is asked for by itself."""
+    return any(row["seen_ms_ago"] <= _SILENT_MS for row in client.get("/nodes")["nodes"])
+
+
 def warn_of_unattended(unattended: list[str]) -> None:
     if unattended:
         warn(f"READY work without a connected worker: {', '.join(unattended)}")
 
 
 def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
-    """List the workers that are connected now, and how much of each topic they hold.
+    """List the workers that are connected now, to whichever node, and how much of each topic they hold.
+
+    Where there are several nodes, "held" is as old as the last report of the worker's node: a few seconds at most.
 
     For example:
 
@@ -138,13 +159,21 @@ def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
     """
     with engine.open() as client:
         rows = client.get("/workers")["workers"]
+        has_nodes = not json and len(client.get("/nodes")["nodes"]) > 1
     if json:
         print_json(rows)
         return 0
-    columns = (Column("worker", "worker"), "client", Column("connected (UTC)", "instant"), "topics (held/most)")
+    columns: list[str | Column] = [
+        Column("worker", "worker"),
+        *([Column("node", "worker")] if has_nodes else []),
+        "client",
+        Column("connected (UTC)", "instant"),
+        "topics (held/most)",
+    ]
     cells = [
         (
             row["worker_id"],
+            *([row["node"]] if has_nodes else []),
             row["client"],
             short_instant(row["connected_at"])[:19],
             ", ".join(f"{topic['topic']} {topic['held']}/{topic['max_tasks']}" for topic in row["topics"]),
@@ -158,8 +187,10 @@ def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
 def nodes(*, engine: Engine = HERE, json: AsJson = False) -> int:
     """List the engine's nodes: one on a file, any number on PostgreSQL, whichever of them is asked.
 
-    "commits/s" is since the node started, "operations" how many one commit took on average, "store" how long the last
-    one took. A node that has not been heard of for 15 seconds is SILENT: dead, or cut off from the database.
+    "seen" is how long ago it reported, which it does every 5 seconds, "up" how long it runs; "commits/s" is since its
+    start. A node that has not been heard of for 15 seconds is SILENT: dead, or cut off from the database. After a
+    minute it is GONE, and after a day it is not shown any more. In a terminal of 140 columns there are also its URL and
+    version, how many operations one commit took on average, and how long the last one took ("store").
 
     For example:
 
@@ -171,30 +202,36 @@ def nodes(*, engine: Engine = HERE, json: AsJson = False) -> int:
     if json:
         print_json(rows)
         return 0
-    figures = ("workers", "leases", "instances", "commits/s", "operations", "store")
-    columns: list[str | Column] = [Column("node", "worker"), "url", "version", Column("since", "whole")]
-    columns += [*(Column(name, "whole") for name in figures), Column("", "whole")]
-    print_table("Nodes", columns, [_node_cells(row) for row in rows])
+    figures = ("seen", "up", "workers", "leases", "instances", "commits/s", "state")
+    columns: list[str | Column] = ["node", *(Column(name, "whole") for name in figures)]
+    cells = [_node_cells(row) for row in rows]
+    if (width() or _WIDE_COLUMNS) >= _WIDE_COLUMNS:
+        columns += [Column("operations", "whole"), Column("store", "whole"), "version", "url"]
+        cells = [(*brief, *_further_cells(row)) for brief, row in zip(cells, rows, strict=True)]
+    print_table("Nodes", columns, cells)
     return 0
 
 
 def _node_cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         row["name"],
-        row["url"] or "",
-        row["version"],
+        duration_text(row["seen_ms_ago"]),
         age(row["started_at"]),
         row["workers"],
         row["leases"],
         row["instances_live"],
         row["commits_per_second"],
-        row["operations_per_commit"],
-        f"{row['store_ms']:g} ms",
         _node_state(row),
     )
 
 
+def _further_cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (row["operations_per_commit"], f"{row['store_ms']:g} ms", row["version"], row["url"] or "")
+
+
 def _node_state(row: Mapping[str, Any]) -> str:
+    if row["seen_ms_ago"] > _GONE_MS:
+        return "GONE"
     if row["seen_ms_ago"] > _SILENT_MS:
-        return f"SILENT for {row['seen_ms_ago'] // 1000} s"
-    return "draining" if row["is_draining"] else ""
+        return "SILENT"
+    return "draining" if row["is_draining"] else "up"

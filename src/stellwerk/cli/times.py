@@ -7,7 +7,7 @@ import time
 
 from stellwerk.cli.mistakes import Mistake
 
-__all__ = ["DURATIONS", "age", "duration_ms", "instant", "now"]
+__all__ = ["DURATIONS", "age", "duration_ms", "duration_text", "instant", "now"]
 
 _UNITS_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", re.ASCII)
@@ -74,7 +74,12 @@ def age(since: str | None) -> str:
         return ""
     from stellwerk.model.iso8601 import parse_instant
 
-    seconds = max(0, int(time.time()) - parse_instant(since) // 1000)
+    return duration_text((int(time.time()) - parse_instant(since) // 1000) * 1000)
+
+
+def duration_text(milliseconds: int) -> str:
+    """In whole units, as `age`."""
+    seconds = max(0, milliseconds // 1000)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

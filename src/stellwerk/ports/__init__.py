@@ -47,7 +47,15 @@ from stellwerk.ports.leases import (
     ResumeSession,
     TaskLease,
 )
-from stellwerk.ports.nodes import Hint, NodeReport, NodeRow, RevokedHint
+from stellwerk.ports.nodes import (
+    Hint,
+    NodeReport,
+    NodeRow,
+    RevokedHint,
+    SessionReport,
+    SubscriptionReport,
+    TopicReport,
+)
 from stellwerk.ports.reads import (
     DueTimer,
     HistoryStep,
@@ -126,10 +134,13 @@ __all__ = [
     "Resumed",
     "RevokedHint",
     "RevokedLease",
+    "SessionReport",
     "Store",
     "StoredInstance",
+    "SubscriptionReport",
     "TaskEnding",
     "TaskLease",
     "ThreadRunner",
     "TopicBacklog",
+    "TopicReport",
 ]

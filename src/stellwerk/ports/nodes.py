@@ -5,7 +5,7 @@ from __future__ import annotations
 from stellwerk.instants import InstantMs
 from stellwerk.values import frozen
 
-__all__ = ["Hint", "NodeReport", "NodeRow", "RevokedHint"]
+__all__ = ["Hint", "NodeReport", "NodeRow", "RevokedHint", "SessionReport", "SubscriptionReport", "TopicReport"]
 
 
 @frozen
@@ -38,9 +38,46 @@ class Hint:
     """Hints may have been lost (the connection was made anew): look at everything again."""
 
 
+@frozen
+class SubscriptionReport:
+    """What a connected worker takes of one topic."""
+
+    topic: str
+    max_tasks: int
+    held: int
+    """Leases that it held when the node reported."""
+
+
+@frozen(kw_only=True)
+class SessionReport:
+    """A connected worker."""
+
+    worker_id: str
+    session_id: str
+    client: str
+    connected_at_ms: InstantMs
+    """Wall clock of the node."""
+    subscriptions: tuple[SubscriptionReport, ...]
+
+
+@frozen
+class TopicReport:
+    """The workers of one node that subscribe to a topic."""
+
+    topic: str
+    workers: int
+    free: int
+    """How many more tasks they would have taken when the node reported."""
+
+
 @frozen(kw_only=True)
 class NodeReport:
-    """How a node is, for operators."""
+    """How a node is, for operators. Told at once when a worker comes, goes or subscribes in another way (at most four
+    times a second), and every 5 s; what changes more often (``held``, ``free``, figures) is as old as the report.
+
+    `sessions` is bounded: a node tells of 1,000 sessions, the first by worker id, and of 10,000 subscriptions in all.
+    `topics` counts those beyond, too, for up to 10,000 topics.
+    """
 
     node_id: str
     name: str
@@ -58,6 +95,12 @@ class NodeReport:
     """Committed since the start, in `commits` transactions."""
     store_ms: float
     """How long the database took for the last commit."""
+    sessions: tuple[SessionReport, ...] = ()
+    """By worker id."""
+    topics: tuple[TopicReport, ...] = ()
+    """Those that a connected worker subscribes to, by name."""
+    tells_all_topics: bool = True
+    """False: workers may subscribe to others, too (there are too many, or the node's version does not tell)."""
 
 
 @frozen(kw_only=True)

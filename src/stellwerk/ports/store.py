@@ -80,6 +80,9 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
+    def trouble(self) -> str | None:
+        """Why a node on it had better get no requests now: nothing that was asked for seconds was answered."""
+
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
         """Make a batch durable: one transaction, one outcome for each operation in order."""
 
@@ -205,10 +208,11 @@ class Store(Protocol):
     async def hints(self) -> Hint:
         """Wait for what other nodes told since the last call, all in one."""
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
-        """Note that this node is alive. → all nodes that were heard of lately, this one too, by id."""
+    async def report_node(self, report: NodeReport) -> None:
+        """Note that this node is alive, and how it is."""
 
-    async def nodes(self) -> Sequence[NodeRow]: ...
+    async def nodes(self) -> Sequence[NodeRow]:
+        """All that have not said goodbye, by id, with what they reported last: those too that died lately."""
 
     async def forget_node(self, node_id: str) -> None:
         """It has stopped."""

@@ -29,6 +29,10 @@ class AloneStore:
     is_shared = False
     _node: NodeReport | None = None
 
+    def trouble(self) -> str | None:
+        """Whoever asks gets the error at once, and no other node could do better."""
+        return None
+
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
         raise NotImplementedError
 
@@ -64,9 +68,8 @@ class AloneStore:
         await trio.sleep_forever()
         raise AssertionError("never")
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
+    async def report_node(self, report: NodeReport) -> None:
         self._node = report
-        return await self.nodes()
 
     async def nodes(self) -> Sequence[NodeRow]:
         return [] if self._node is None else [NodeRow(report=self._node, seen_ms_ago=0)]

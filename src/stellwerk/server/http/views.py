@@ -188,6 +188,7 @@ def worker_view(view: WorkerView) -> dict[str, object]:
         "session_id": view.session_id,
         "client": view.client,
         "connected_at": to_rfc3339(view.connected_at_ms),
+        "node": view.node,
         "topics": [attrs.asdict(topic) for topic in view.topics],
     }
 

@@ -1,12 +1,13 @@
 """The careful way: operations by the shared rules of `stellwerk.stores.operations`, over rows that are locked before.
 
-A batch falls into segments, each a transaction: the longest runs of operations that go by keys, and each scan alone.
-Two nodes may do this at once. A row that both insert is a unique violation for one of them, which then does its segment
+A batch falls into segments, each a transaction: the longest runs of operations that go by keys (of bounded size), and
+each scan alone. Two nodes may do this at once. A row that both insert is a unique violation for one of them, which then does its segment
 again, sees the row, and gives the answer of the shared rules.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -14,7 +15,7 @@ from itertools import groupby
 import asyncpg
 import attrs
 
-from stellwerk.errors import InvariantBroken, StellwerkError
+from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     Changeset,
@@ -36,6 +37,7 @@ from stellwerk.stores.postgres.faults import Fault, fault_of
 from stellwerk.stores.postgres.parameters import findable
 from stellwerk.stores.postgres.prefetch import Wanted, fetch_rows, is_scan
 from stellwerk.stores.postgres.pruning import prune
+from stellwerk.stores.postgres.sizes import divide_by_bytes
 from stellwerk.stores.postgres.tables import PostgresTables
 from stellwerk.stores.postgres.transactions import Done, transact_once
 from stellwerk.stores.tables import ROW_FAULTS, DataFault, refusal_of
@@ -45,6 +47,9 @@ __all__ = ["step_locked", "transact_carefully"]
 _TRIES_MAX = 3
 """Of what another node inserted in the meantime: the second time it is seen."""
 _DROPPED_ROWS_MAX = 5_000
+_LOCK_MS = 100
+_AROUND_LOCKS_SECONDS_MAX = 2.0
+"""Where a whole table is locked there is nothing to find: everybody would wait for it."""
 
 _DROP_MESSAGES = """
 WITH ended AS MATERIALIZED (
@@ -59,16 +64,14 @@ _LOCK_INSTANCE = "SELECT FROM stellwerk.instances WHERE instance_id = $1 FOR UPD
 async def transact_carefully(
     connections: Connections, operations: Sequence[Operation], time: LeaseTime
 ) -> Sequence[Outcome]:
-    """One outcome for each operation, as if they were done one after the other.
-
-    :raises StoreUnavailable: some operations may be done then, each wholly or not at all.
-    """
+    """One outcome for each operation, as if they were done one after the other; a `StoreUnavailable` for each that the
+    database could not do, and for those after it."""
     outcomes: list[Outcome] = []
-    for segment in _segments(operations):
-        if isinstance(segment[0], DropMessages):
-            outcomes.append(await _drop_messages(connections, segment[0]))
-        else:
+    try:
+        for segment in _segments(operations):
             outcomes += await _do_segment(connections, segment, time)
+    except StoreUnavailable as error:
+        outcomes += [error] * (len(operations) - len(outcomes))
     return outcomes
 
 
@@ -77,10 +80,45 @@ def _segments(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
         if are_scans:
             yield from ([operation] for operation in run)
         else:
-            yield list(run)
+            yield from divide_by_bytes(run)
 
 
 async def _do_segment(connections: Connections, operations: Sequence[Operation], time: LeaseTime) -> list[Outcome]:
+    first = operations[0]
+    try:
+        if isinstance(first, DropMessages):
+            return [await _drop_messages(connections, first)]
+        return await _do_all(connections, operations, time)
+    except asyncpg.LockNotAvailableError:
+        deadline = asyncio.get_running_loop().time() + _AROUND_LOCKS_SECONDS_MAX
+        return await _do_around_locks(connections, operations, attrs.evolve(time, lock_ms=_LOCK_MS), deadline)
+
+
+async def _do_around_locks(
+    connections: Connections, operations: Sequence[Operation], time: LeaseTime, deadline: float
+) -> list[Outcome]:
+    """Somebody else keeps a row locked: find the operations that need it by halves, and do the others.
+
+    Each is a transaction of its own, and waits no longer for a lock than a commit of another node may take.
+    """
+    refused: list[Outcome] = [_blocked(connections)] * len(operations)
+    if asyncio.get_running_loop().time() > deadline:
+        return refused
+    try:
+        return await _do_all(connections, operations, time)
+    except asyncpg.LockNotAvailableError:
+        if len(operations) == 1:
+            return refused
+    half = len(operations) // 2
+    first = await _do_around_locks(connections, operations[:half], time, deadline)
+    return [*first, *await _do_around_locks(connections, operations[half:], time, deadline)]
+
+
+def _blocked(connections: Connections) -> StoreUnavailable:
+    return StoreUnavailable(f"{connections.where}: another session keeps a row locked that this needs")
+
+
+async def _do_all(connections: Connections, operations: Sequence[Operation], time: LeaseTime) -> list[Outcome]:
     """All together, which nearly always succeeds; else such that each that cannot be done is refused alone."""
     for _ in range(_TRIES_MAX - 1):
         try:
@@ -98,6 +136,8 @@ async def _together(
     operations: Sequence[Operation], time: LeaseTime, connection: asyncpg.Connection
 ) -> Done[list[Outcome]]:
     first = operations[0]
+    if time.lock_ms is not None:
+        await connection.execute(f"SET LOCAL lock_timeout = {time.lock_ms}")
     if isinstance(first, PruneInstances):
         count = await prune(connection, first.ended_before_ms, first.limit, PRUNED_ROWS_MAX)
         return [Pruned(count)], count > 0

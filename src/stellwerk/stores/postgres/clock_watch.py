@@ -34,11 +34,13 @@ class ClockJump:
 
 @frozen
 class LeaseTime:
-    """What the database has to know of the time to judge leases."""
+    """What a transaction has to know of the time."""
 
     now_ms: InstantMs | None = None
     """Dictated by a test; None: the database's clock."""
     jump: ClockJump | None = None
+    lock_ms: int | None = None
+    """How long to wait for the locks of others; None: as the connection does."""
 
     def as_it_is(self, task: ExternalTask) -> ExternalTask:
         """With the end that its lease has on the clock that jumped."""

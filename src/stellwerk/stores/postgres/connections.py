@@ -25,13 +25,14 @@ class Connections:
     """For one loop of asyncio. They are made when they are needed, and made anew when they broke."""
 
     def __init__(
-        self, config: PostgresConfig, node_id: str, fraction: Callable[[], float], log: Log | None = None
+        self, config: PostgresConfig, node_name: str, fraction: Callable[[], float], log: Log | None = None
     ) -> None:
-        """:param fraction: uniform in [0, 1), for the jitter of what is tried again."""
+        """:param node_name: for people who look at the server's connections.
+        :param fraction: uniform in [0, 1), for the jitter of what is tried again."""
         self._config = config
         self._dsn = parse_dsn(config.dsn)
         self._listen_dsn = self._dsn if config.listen_dsn is None else parse_dsn(config.listen_dsn)
-        self._dialler = Dialler(config, node_id, fraction, log)
+        self._dialler = Dialler(config, node_name, fraction, log)
         self._known: set[asyncpg.Connection] = set()
         """All that may be used again; those that are not in it any more are closed by who has them."""
         self._writer: asyncpg.Connection | None = None
@@ -50,7 +51,7 @@ class Connections:
 
         :raises StoreUnavailable: saying what is wrong, and what to do.
         """
-        self._writer = await self._connect()
+        self._writer = await self._connect(self._config.open_seconds_max)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -173,10 +174,10 @@ class Connections:
         finally:
             turn.release()
 
-    async def _connect(self) -> asyncpg.Connection:
+    async def _connect(self, seconds_max: float | None = None) -> asyncpg.Connection:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
-        connection = await self._dialler.connect(self._dsn, is_pooled=self._config.is_pooled)
+        connection = await self._dialler.connect(self._dsn, is_pooled=self._config.is_pooled, seconds_max=seconds_max)
         self._known.add(connection)
         return connection
 

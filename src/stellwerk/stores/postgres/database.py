@@ -48,10 +48,20 @@ T = TypeVar("T")
 
 
 class PostgresDatabase:
-    def __init__(self, config: PostgresConfig, *, clock: Clock, entropy: Entropy, log: Log, node_id: str) -> None:
+    def __init__(
+        self,
+        config: PostgresConfig,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        log: Log,
+        is_away: Callable[[], bool],
+        node_id: str,
+        node_name: str,
+    ) -> None:
         self._clock = clock
         self._entropy = entropy
-        self._connections = Connections(config, node_id, entropy.fraction, log)
+        self._connections = Connections(config, node_name, entropy.fraction, log)
         self._nodes = Nodes()
         self._notices = Notices(
             self._connections,
@@ -60,6 +70,7 @@ class PostgresDatabase:
             clock=clock,
             entropy=entropy,
             log=log,
+            is_away=is_away,
         )
         self._housekeeping = Housekeeping(self._connections, clock=clock, entropy=entropy, log=log)
         self.clock_watch = ClockWatch(log)
@@ -133,9 +144,13 @@ class PostgresDatabase:
 
     async def transact(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> Sequence[Outcome]:
         try:
-            return await self._transact(operations, now_ms)
+            outcomes = await self._transact(operations, now_ms)
         except DATABASE_ERRORS as error:
             raise self._told(error) from error
+        refusals = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
+        if refusals and len(refusals) == len(outcomes):
+            raise refusals[0]
+        return outcomes
 
     def _time(self, now_ms: InstantMs | None) -> LeaseTime:
         return LeaseTime(now_ms, self.clock_watch.jump(self._clock.monotonic()))
@@ -147,12 +162,18 @@ class PostgresDatabase:
             outcomes.update(await commit_directly(self._connections, self._entropy, regular, now_ms))
         rest = [position for position in range(len(operations)) if position not in outcomes]
         if rest:
-            if now_ms is None:
-                await self._look_at_clock()  # what is refused there because a lease has ended must have ended
-            careful = [operations[position] for position in rest]
-            done = await transact_carefully(self._connections, careful, self._time(now_ms))
+            done = await self._transact_carefully([operations[position] for position in rest], now_ms)
             outcomes.update(zip(rest, done, strict=True))
         return [outcomes[position] for position in range(len(operations))]
+
+    async def _transact_carefully(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> Sequence[Outcome]:
+        """Never raises `StoreUnavailable`: what others of the batch have done already must not be forgotten."""
+        try:
+            if now_ms is None:
+                await self._look_at_clock()  # what is refused there because a lease has ended must have ended
+        except StoreUnavailable as error:
+            return [error] * len(operations)
+        return await transact_carefully(self._connections, operations, self._time(now_ms))
 
     def _told(self, error: Exception) -> Exception:
         """A row that cannot be written is refused long before; what is left is the database's trouble, or ours."""
@@ -183,8 +204,8 @@ class PostgresDatabase:
     async def hints(self) -> Hint:
         return await self._notices.next()
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
-        return await self.write(lambda connection: self._nodes.report_node(connection, report))
+    async def report_node(self, report: NodeReport) -> None:
+        await self.write(lambda connection: self._nodes.report_node(connection, report))
 
     async def known_nodes(self) -> Sequence[NodeRow]:
         return await self.read(self._nodes.nodes)

@@ -16,9 +16,13 @@ __all__ = ["Dialler", "close_quietly", "timeouts"]
 
 _PAUSE_SECONDS_FIRST = 0.1
 _PAUSE_SECONDS_MAX = 5.0
-_LOCK_SECONDS_MAX = 5.0
+_LOCK_SECONDS_MAX = 1.5
+"""The locks of other nodes last as long as a commit, and a deadlock is found after a second. Whoever waits here keeps
+all others of this node waiting."""
 _IDLE_IN_TRANSACTION_SECONDS_MAX = 5.0
 _CLOSING_SECONDS_MAX = 2.0
+_NAME_CHARS_MAX = 63
+"""PostgreSQL cuts it there, without a word."""
 
 
 def timeouts(config: PostgresConfig) -> Mapping[str, str]:
@@ -27,6 +31,7 @@ def timeouts(config: PostgresConfig) -> Mapping[str, str]:
     return {
         "statement_timeout": f"{command_ms:.0f}ms",
         "lock_timeout": f"{min(command_ms / 2, _LOCK_SECONDS_MAX * 1000):.0f}ms",
+        "idle_session_timeout": "0",  # one that listens may be idle for long
         "idle_in_transaction_session_timeout": f"{min(command_ms, _IDLE_IN_TRANSACTION_SECONDS_MAX * 1000):.0f}ms",
     }
 
@@ -46,25 +51,27 @@ class Dialler:
     """All connections of a node: while the database is away, they wait for one and the same next attempt."""
 
     def __init__(
-        self, config: PostgresConfig, node_id: str, fraction: Callable[[], float], log: Log | None = None
+        self, config: PostgresConfig, node_name: str, fraction: Callable[[], float], log: Log | None = None
     ) -> None:
         """:param fraction: uniform in [0, 1): nodes that lost the database together do not come back together.
-        :param log: told when the database is away, and when it is back.
+        :param log: told who waits for the database at the start.
         """
         self._config = config
         self._log = log
-        self._name = f"stellwerk {node_id}"
+        self._name = f"stellwerk {node_name}"[:_NAME_CHARS_MAX]
         self._fraction = fraction
         self._failures = 0
         self._not_before = 0.0
 
-    async def connect(self, dsn: Dsn, *, is_pooled: bool) -> asyncpg.Connection:
-        """Try until `connect_seconds_max` is over.
+    async def connect(self, dsn: Dsn, *, is_pooled: bool, seconds_max: float | None = None) -> asyncpg.Connection:
+        """Try until `seconds_max` is over (None: `connect_seconds_max`). Who may wait for longer than usual says so.
 
         :raises StoreUnavailable: with the last reason.
         """
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._config.connect_seconds_max
+        usual = self._config.connect_seconds_max
+        give_up = loop.time() + (usual if seconds_max is None else seconds_max)
+        is_told = seconds_max is None or seconds_max <= usual
         while True:
             await asyncio.sleep(max(0.0, min(self._not_before, give_up) - loop.time()))
             try:
@@ -74,6 +81,9 @@ class Dialler:
                 self._note_failure(loop.time(), problem)
                 if loop.time() >= give_up or not may_heal(error):
                     raise problem from error
+                if not is_told and self._log is not None:
+                    self._log.warning("waiting for the database", reason=problem.message, seconds_max=seconds_max)
+                    is_told = True
             else:
                 self._note_success(dsn)
                 return connection
@@ -108,14 +118,14 @@ class Dialler:
         if now < self._not_before:
             return  # another connection's failure of the same moment
         if self._failures == 0 and self._log is not None:
-            self._log.warning("database unavailable", reason=problem.message)
+            self._log.debug("no connection", reason=problem.message)
         pause = min(_PAUSE_SECONDS_FIRST * 2**self._failures, _PAUSE_SECONDS_MAX)
         self._not_before = now + pause * (0.5 + self._fraction() / 2)
         self._failures = min(self._failures + 1, 16)
 
     def _note_success(self, dsn: Dsn) -> None:
         if self._failures and self._log is not None:
-            self._log.info("database available again", database=str(dsn))
+            self._log.debug("connected again", database=str(dsn))
         self._failures = 0
         self._not_before = 0.0
 

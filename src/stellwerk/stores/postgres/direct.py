@@ -14,6 +14,7 @@ import attrs
 
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.core.history import encode_facts
+from stellwerk.errors import StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps
 from stellwerk.ports import BirthLease, Changeset, Committed, Entropy, LeaseTasks, Operation, Outcome
@@ -21,16 +22,13 @@ from stellwerk.stores import rows
 from stellwerk.stores.changesets import TaskOwner, born_leased, task_row
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of
+from stellwerk.stores.postgres.sizes import BYTES_MAX
 from stellwerk.stores.postgres.transactions import until_known
 from stellwerk.stores.tables import ENDED_STATUSES, ROW_FAULTS
 
 __all__ = ["DirectBatch", "commit_directly"]
 
 _Row = tuple[Any, ...]
-
-_BYTES_MAX = 16 * 1024 * 1024
-"""Of facts and variables in one batch: beyond that it gains nothing, and needs them in memory several times over."""
-
 
 _WIDTHS: Mapping[str, int] = {
     "steps": 5,
@@ -85,6 +83,10 @@ class DirectBatch:
 
     def __bool__(self) -> bool:
         return bool(self._operations)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        return tuple(self._operations)
 
     # --- on the way ------------------------------------------------------------------------------------------------
 
@@ -280,15 +282,18 @@ async def commit_directly(
 ) -> dict[int, Outcome]:
     """→ outcomes by position. What is missing was not done, and has to be done carefully.
 
-    :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
+    The outcome of what the database could not answer is a `StoreUnavailable`, whose message says so where it is not
+    known whether it happened.
     """
     outcomes: dict[int, Outcome] = {}
     for batch in _batches(operations):
         submission = _Submission(connections, batch, UUID(entropy.uuid()), now_ms)
         try:
             outcomes.update(await until_known(connections, submission))
+        except StoreUnavailable as error:
+            outcomes.update(dict.fromkeys(batch.positions, error))
         except (*DATABASE_ERRORS, *ROW_FAULTS) as error:
-            if fault_of(error) is not Fault.DATA:
+            if fault_of(error) not in (Fault.DATA, Fault.BLOCKED):
                 raise
     return outcomes
 
@@ -297,7 +302,7 @@ def _batches(operations: Mapping[int, Operation]) -> Iterator[DirectBatch]:
     batch = DirectBatch()
     for position, operation in operations.items():
         batch.add(position, operation)
-        if batch.bytes > _BYTES_MAX:
+        if batch.bytes > BYTES_MAX:
             yield batch
             batch = DirectBatch()
     if batch:

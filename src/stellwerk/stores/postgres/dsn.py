@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 import attrs
 
@@ -14,7 +16,9 @@ from stellwerk.values import frozen
 __all__ = ["Dsn", "PostgresConfig", "parse_dsn"]
 
 _FORM = "postgresql://user:password@host:5432/database"
+_ESCAPES = "the characters @ / ? # [ ] of user and password as %40 %2F %3F %23 %5B %5D"
 _PORT = 5432
+_PORT_MAX = 65535
 _OURS = frozenset(
     {
         "application_name",
@@ -39,49 +43,78 @@ class Dsn:
     hosts: Sequence[tuple[str | None, int | None]]
     """In the order in which they are tried. (None, None): where asyncpg looks by itself."""
     database: str | None
+    user: str | None
     target: str
     """Which of the hosts will do: ``target_session_attrs``."""
 
     def __str__(self) -> str:
         """For people, without user and password."""
         hosts = ",".join("the default host" if host is None else f"{host}:{port}" for host, port in self.hosts)
-        return f"PostgreSQL database {self.database or '(default)'} on {hosts}"
+        return f"PostgreSQL database {self.database or _default_database(self.user)} on {hosts}"
+
+
+def _default_database(user: str | None) -> str:
+    """The one that is taken where none is named, as libpq and asyncpg do."""
+    named = os.environ.get("PGDATABASE") or user or os.environ.get("PGUSER")
+    try:
+        return named or getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return "(default)"
 
 
 def parse_dsn(text: str) -> Dsn:
     """:raises InvalidInput: it is malformed, or asks for what asyncpg cannot do. The message never holds a password."""
+    parts = _split(text)
     try:
-        parts = urlsplit(text)
         parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-        hosts = _hosts(parts.netloc.rpartition("@")[2], parameters)
     except ValueError:
-        raise InvalidInput(f"the DSN of the database is malformed; its form is {_FORM}") from None
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise InvalidInput(f"the DSN of the database does not begin with postgresql://; its form is {_FORM}")
-    if parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
-        raise InvalidInput(
-            "in the DSN of the database, write the characters @ / ? # of user and password as %40 %2F %3F %23"
-        )
+        raise _malformed("what follows ? must be name=value, with & between several") from None
+    hosts = _hosts(parts.netloc, parameters)
     target = parameters.pop("target_session_attrs", "primary")
     _check(parameters, target)
     kept = {name: value for name, value in parameters.items() if name not in (*_OURS, *_UNKNOWN_TO_ASYNCPG)}
     database = unquote(parts.path.lstrip("/")) or parameters.get("dbname", parameters.get("database"))
-    return Dsn(parts._replace(query=urlencode(kept)).geturl(), hosts, database, target)
+    user = unquote(parts.netloc.rpartition("@")[0].partition(":")[0]) or parameters.get("user")
+    return Dsn(parts._replace(query=urlencode(kept)).geturl(), hosts, database, user, target)
+
+
+def _malformed(what: str) -> InvalidInput:
+    return InvalidInput(f"the DSN of the database is malformed: {what}; its form is {_FORM}")
+
+
+def _split(text: str) -> SplitResult:
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise InvalidInput(f"the DSN of the database does not begin with postgresql://; its form is {_FORM}")
+    # Before anything of it is quoted: with one of these characters in it, a password may stand where a port is sought.
+    behind = text.partition("://")[2]
+    authority, _, rest = behind.partition("/")
+    if "#" in behind or authority.count("@") > 1 or "@" in rest:
+        raise _malformed(f"write {_ESCAPES}")
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise _malformed(f"[ and ] belong around an IPv6 address only; write {_ESCAPES}") from None
+    if "@" in parts.query:
+        raise _malformed(f"write {_ESCAPES}")
+    return parts
 
 
 def _hosts(authority: str, parameters: dict[str, str]) -> Sequence[tuple[str | None, int | None]]:
     """Several are separated by commas; directories of sockets stand in the parameter ``host``."""
-    if authority:
-        return [_host_and_port(unquote(host)) for host in authority.split(",")]
+    _, at, named = authority.rpartition("@")
+    if named:
+        return [_host_and_port(unquote(host), may_be_shown=bool(at)) for host in named.split(",")]
     if not parameters.get("host"):
         return [(None, None)]
     hosts = parameters["host"].split(",")
-    ports = [int(port) for port in parameters.get("port", str(_PORT)).split(",")]
+    ports = [_port(port, may_be_shown=True) for port in parameters.get("port", str(_PORT)).split(",")]
+    if len(ports) not in (1, len(hosts)):
+        raise _malformed(f"it has {len(hosts)} hosts and {len(ports)} ports")
     return list(zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True))
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
-    """:raises ValueError: nothing of this name can be looked up."""
+def _host_and_port(text: str, *, may_be_shown: bool) -> tuple[str, int]:
+    """:raises InvalidInput: nothing of this name can be looked up."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.lstrip(":")
@@ -89,10 +122,23 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host, _, port = text.rpartition(":") if ":" in text else (text, "", "")
     else:
         host, _, port = text.partition(":")
-        host.encode("idna")
     if not host:
-        raise ValueError("no host")
-    return host, int(port) if port else _PORT
+        raise _malformed("a host is missing")
+    try:
+        if not host.startswith("/"):
+            host.encode("idna")
+    except UnicodeError:
+        raise _malformed("a host's name is none") from None
+    return host, _port(port, may_be_shown=may_be_shown) if port else _PORT
+
+
+def _port(text: str, *, may_be_shown: bool) -> int:
+    """:param may_be_shown: False: without an @ before it, it may be the password of somebody who forgot the host."""
+    if text.isdecimal() and 1 <= int(text) <= _PORT_MAX:
+        return int(text)
+    shown = f"the port {text!r}" if may_be_shown else "what stands where the port should"
+    hint = "" if may_be_shown else " (or the host is missing behind user:password@)"
+    raise _malformed(f"{shown} is not a number from 1 to {_PORT_MAX}{hint}")
 
 
 def _check(parameters: dict[str, str], target: str) -> None:
@@ -134,5 +180,7 @@ class PostgresConfig:
     """Beside them a node holds one connection that writes and one that listens."""
     connect_seconds_max: float = attrs.field(default=5.0, validator=_is_positive)
     """So long whoever needs a connection waits for a database that is away."""
+    open_seconds_max: float = attrs.field(default=5.0, validator=_is_positive)
+    """So long it is waited for when the store is opened."""
     command_seconds_max: float = attrs.field(default=10.0, validator=_is_positive)
     """So long one statement may take."""

@@ -30,6 +30,8 @@ class Fault(Enum):
     """One operation of the batch is at fault; nothing was committed."""
     AGAIN = "again"
     """Others were in the way; nothing was committed, and doing it again helps."""
+    BLOCKED = "blocked"
+    """Another session has kept a row or a table locked for too long; nothing was committed."""
     LOST = "lost"
     """No answer: what was sent may have happened (consistency.md 3)."""
     REFUSED = "refused"
@@ -52,7 +54,7 @@ _CODES = {
     "40001": Fault.AGAIN,
     "40003": Fault.LOST,
     "40P01": Fault.AGAIN,
-    "55P03": Fault.AGAIN,
+    "55P03": Fault.BLOCKED,
     # The server closes the connection. Between the commit and its answer too, where it has happened.
     "57P01": Fault.LOST,
     "57P02": Fault.LOST,
@@ -60,20 +62,24 @@ _CODES = {
     "57P05": Fault.LOST,
 }
 _READ_ONLY = "25006"
+_NO_DATABASE = "3D000"
 _NEVER_HEALING = ("0A", "22", "28", "3D", "42")
 """Of what comes instead of a connection: who asks again a second later gets the same answer."""
 
 _UNPOOLED_START = "unsupported startup parameter"  # pgbouncer's own words
-_POOLED = "this is a pooler: where it is in transaction mode, say so (--listen-db DSN, is_pooled=True)"
+_POOLED = "this is a pooler: where it is in transaction mode, say so (--listen-db DSN; in programs listen_db=)"
 _WAYS_OUT = {
     "25006": "a standby or set to read-only: nothing can be written before it is promoted or set to read-write",
     "28000": "check user, password and pg_hba.conf",
-    "28P01": "check user and password",
-    "3D000": "create it with createdb",
-    "42501": "the user must own the schema stellwerk, or be allowed to create it: GRANT CREATE ON DATABASE",
+    # asyncpg sends an empty one where it has none, so that the server cannot tell.
+    "28P01": "check user and password; where none was given: PGPASSWORD, ~/.pgpass, or in the DSN",
+    "42501": "the user must own the schema stellwerk and all in it, or be a member of the role that does "
+    "(GRANT owner TO user; the owner: SELECT nspowner::regrole FROM pg_namespace WHERE nspname = 'stellwerk'); "
+    "where there is no such schema yet: GRANT CREATE ON DATABASE",
     "53100": "its disk is full: free some space there",
     "53200": "it is out of memory",
     "53300": "raise its max_connections, or go through a pooler such as pgbouncer",
+    "55P03": "another session keeps a row or a table locked: look into pg_locks",
     "57014": "it takes longer than command_seconds_max allows",
     "57P03": "it is starting or stopping",
 }
@@ -126,6 +132,12 @@ def _reason(error: BaseException) -> str:
         return "none of its servers can be written to: a primary is needed"
     if isinstance(error, OSError):
         return f"cannot be reached: {_first_line(error)}; check host and port, and that it runs"
+    if isinstance(error, asyncpg.InternalClientError) or (
+        isinstance(error, asyncpg.InterfaceError) and fault_of(error) is Fault.LOST
+    ):
+        return "the connection was lost"  # in asyncpg's words: what it was at
+    if _code(error) == _NO_DATABASE:
+        return "does not exist: create it with createdb, or name another (postgresql://user@host/database)"
     way_out = _POOLED if _UNPOOLED_START in str(error) else _WAYS_OUT.get(_code(error))
     return _first_line(error) + (f" ({way_out})" if way_out else "")
 

@@ -6,6 +6,7 @@ before can live with says so in its first line, ``-- readable from N``: whoever 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,10 @@ _LOCK = 0x7374656C6C776572
 """Key of the advisory lock that the nodes of one database take turns with: "stellwer"."""
 _WAIT_SECONDS = 600
 """So long may a migration take, another node's before it included."""
+_LOCK_SECONDS_MAX = 2
+"""Whoever waits for the lock of a table makes everybody behind it wait too, the nodes that are at work among them."""
+_PAUSE_SECONDS = 3.0
+"""In which those get on with their work before it is tried again."""
 _READABLE_FROM = re.compile(r"-- readable from (\d+)\n")
 
 _REGISTER = "schema_migrations"
@@ -38,6 +43,9 @@ CREATE TABLE stellwerk.schema_migrations (
 _TABLES = """
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'stellwerk' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
+_HAS_FUNCTIONS = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+               WHERE n.nspname = 'stellwerk')"""
 _APPLIED = "SELECT number, checksum, readable_from FROM stellwerk.schema_migrations ORDER BY number"
 _NOTE = "INSERT INTO stellwerk.schema_migrations (number, name, checksum, readable_from) VALUES ($1, $2, $3, $4)"
 
@@ -80,14 +88,42 @@ async def migrate(connection: asyncpg.Connection, where: str, known: Sequence[Mi
     :raises StoreUnavailable: the schema is foreign, was changed, or belongs to a later version that this one cannot
         work beside.
     """
+    _check_encoding(connection, where)
     known = known_migrations() if known is None else known
     if await _is_up_to_date(connection, where, known):
         return
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        try:
+            await _migrate(connection, where, known)
+            return
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            # A backup reads the tables, say, or a console has a transaction open.
+            if loop.time() - began > _WAIT_SECONDS:
+                raise StoreUnavailable(
+                    f"{where} cannot be migrated: another session keeps its tables locked"
+                ) from error
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _migrate(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> None:
+    """All or nothing."""
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(f"SET LOCAL statement_timeout = '{_WAIT_SECONDS}s'; SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock($1)", _LOCK, timeout=_WAIT_SECONDS)
+        await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS_MAX}s'")
         for migration in await _missing(connection, where, known):
             await _apply(connection, migration)
+
+
+def _check_encoding(connection: asyncpg.Connection, where: str) -> None:
+    encoding = connection.get_settings().server_encoding
+    if encoding != "UTF8":
+        raise StoreUnavailable(
+            f"{where} has the encoding {encoding}, which cannot hold all text:"
+            " create it with createdb --encoding=UTF8 --template=template0"
+        )
 
 
 async def _is_up_to_date(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> bool:
@@ -95,15 +131,15 @@ async def _is_up_to_date(connection: asyncpg.Connection, where: str, known: Sequ
     async with connection.transaction(readonly=True):  # a pooler wants one around every statement
         if _REGISTER not in await _tables(connection):
             return False
-        return not _unapplied(await _applied(connection), where, known)
+        return not _unapplied(await _applied(connection, where), where, known)
 
 
 async def _missing(connection: asyncpg.Connection, where: str, known: Sequence[Migration]) -> Sequence[Migration]:
     tables = await _tables(connection)
     if _REGISTER in tables:
-        return _unapplied(await _applied(connection), where, known)
-    if tables:
-        raise StoreUnavailable(f"{where} has a schema named stellwerk that is not one of this program")
+        return _unapplied(await _applied(connection, where), where, known)
+    if tables or await connection.fetchval(_HAS_FUNCTIONS):
+        raise _foreign(where)
     if not await connection.fetchval(_HAS_SCHEMA):  # who may not create one in this database is given it, empty
         await connection.execute("CREATE SCHEMA stellwerk")
     await connection.execute(_CREATE_REGISTER)
@@ -114,8 +150,16 @@ async def _tables(connection: asyncpg.Connection) -> Collection[str]:
     return {row["relname"] for row in await connection.fetch(_TABLES)}
 
 
-async def _applied(connection: asyncpg.Connection) -> Mapping[int, AppliedMigration]:
-    return {row["number"]: AppliedMigration(**row) for row in await connection.fetch(_APPLIED)}
+def _foreign(where: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{where} has a schema named stellwerk that is not one of this program")
+
+
+async def _applied(connection: asyncpg.Connection, where: str) -> Mapping[int, AppliedMigration]:
+    try:
+        found = await connection.fetch(_APPLIED)
+    except asyncpg.UndefinedColumnError:
+        raise _foreign(where) from None
+    return {row["number"]: AppliedMigration(**row) for row in found}
 
 
 def _unapplied(applied: Mapping[int, AppliedMigration], where: str, known: Sequence[Migration]) -> Sequence[Migration]:

@@ -1,6 +1,6 @@
 """What the nodes of one database say of themselves (table ``nodes``), for operators.
 
-All that runs takes from it is whether there is anybody to tell hints to.
+All that runs takes from it who is connected to other nodes, and whether there is anybody to tell hints to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from stellwerk.ports import NodeReport, NodeRow
+from stellwerk.ports import NodeReport, NodeRow, SessionReport, SubscriptionReport, TopicReport
 
 __all__ = ["SEEN_MS_MAX", "Nodes"]
 
@@ -23,6 +23,10 @@ _REPORT = """
 INSERT INTO stellwerk.nodes (node_id, started_at_ms, seen_at_ms, report) VALUES ($1, $2, stellwerk.now_ms(), $3)
 ON CONFLICT (node_id) DO UPDATE
 SET started_at_ms = excluded.started_at_ms, seen_at_ms = excluded.seen_at_ms, report = excluded.report"""
+_OTHERS = """
+SELECT EXISTS (
+    SELECT 1 FROM stellwerk.nodes, (SELECT stellwerk.now_ms() AS now_ms OFFSET 0) AS clock
+    WHERE node_id <> $1 AND seen_at_ms >= now_ms - $2)"""
 _NODES = """
 SELECT node_id, started_at_ms, report, greatest(0, now_ms - seen_at_ms) AS seen_ms_ago
 FROM stellwerk.nodes, (SELECT stellwerk.now_ms() AS now_ms OFFSET 0) AS clock
@@ -40,16 +44,11 @@ class Nodes:
         """Whether another node was alive when this one reported last."""
         return self._others
 
-    async def report_node(self, connection: asyncpg.Connection, report: NodeReport) -> Sequence[NodeRow]:
-        """Two statements; may be repeated, and need not be one transaction.
-
-        → those that were heard of within `SEEN_MS_MAX`, this one too, by id.
-        """
+    async def report_node(self, connection: asyncpg.Connection, report: NodeReport) -> None:
+        """Two statements; may be repeated, and need not be one transaction."""
         text = msgspec.json.encode(_Report.of(report)).decode()
         await connection.execute(_REPORT, report.node_id, report.started_at_ms, text)
-        rows = [row for row in await self.nodes(connection) if row.seen_ms_ago <= SEEN_MS_MAX]
-        self._others = any(row.report.node_id != report.node_id for row in rows)
-        return rows
+        self._others = await connection.fetchval(_OTHERS, report.node_id, SEEN_MS_MAX)
 
     async def nodes(self, connection: asyncpg.Connection) -> Sequence[NodeRow]:
         """All that have not said goodbye, by id: also those that died within the last day."""
@@ -57,6 +56,41 @@ class Nodes:
 
     async def forget_node(self, connection: asyncpg.Connection, node_id: str) -> None:
         await connection.execute(_FORGET, node_id)
+
+
+class _Subscription(msgspec.Struct):
+    topic: str = ""
+    max_tasks: int = 0
+    held: int = 0
+
+    def report(self) -> SubscriptionReport:
+        return SubscriptionReport(self.topic, self.max_tasks, self.held)
+
+
+class _Session(msgspec.Struct):
+    worker_id: str = ""
+    session_id: str = ""
+    client: str = ""
+    connected_at_ms: int = 0
+    subscriptions: list[_Subscription] = []
+
+    def report(self) -> SessionReport:
+        return SessionReport(
+            worker_id=self.worker_id,
+            session_id=self.session_id,
+            client=self.client,
+            connected_at_ms=self.connected_at_ms,
+            subscriptions=tuple([one.report() for one in self.subscriptions]),
+        )
+
+
+class _Topic(msgspec.Struct):
+    topic: str = ""
+    workers: int = 0
+    free: int = 0
+
+    def report(self) -> TopicReport:
+        return TopicReport(self.topic, self.workers, self.free)
 
 
 class _Report(msgspec.Struct, kw_only=True):
@@ -74,14 +108,20 @@ class _Report(msgspec.Struct, kw_only=True):
     operations: int = 0
     store_ms: float | None = 0.0
     """None in JSON: it was no number."""
+    sessions: list[_Session] = []
+    topics: list[_Topic] = []
+    tells_all_topics: bool = False
 
     @classmethod
     def of(cls, report: NodeReport) -> _Report:
         return cls(**{name: getattr(report, name) for name in cls.__struct_fields__})
 
     def report(self, node_id: str, started_at_ms: int) -> NodeReport:
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
-        return NodeReport(node_id=node_id, started_at_ms=started_at_ms, **{**values, "store_ms": self.store_ms or 0.0})
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        values["store_ms"] = self.store_ms or 0.0
+        values["sessions"] = tuple([session.report() for session in self.sessions])
+        values["topics"] = tuple([topic.report() for topic in self.topics])
+        return NodeReport(node_id=node_id, started_at_ms=started_at_ms, **values)
 
 
 def _node_row(row: Any) -> NodeRow:

@@ -1,14 +1,14 @@
 """Hints between the nodes of one database, over LISTEN and NOTIFY.
 
-They are sent after the commits that they tell of, never in their transactions: NOTIFY makes commits queue up behind
-each other (consistency.md 20). So a hint may be lost; whoever gets one looks at rows, and a poll stands behind each.
+They are sent after the commits that they tell of, never in their transactions, and over a connection that does nothing
+else: NOTIFY makes commits queue up behind each other (consistency.md 20). So a hint may be lost; whoever gets one looks
+at rows, and a poll stands behind each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import asyncpg
 
@@ -21,20 +21,23 @@ __all__ = ["CHANNEL", "Notices"]
 CHANNEL = "stellwerk_hints"
 _NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
 
+_KEEPALIVE = "SELECT 1"
 _KEEPALIVE_SECONDS = 10.0
 """A connection that only listens does not notice when the network in between forgets it."""
 _ANSWER_SECONDS_MAX = 5.0
-_SEND_SECONDS_MAX = 15.0
 _SEND_PAUSE_SECONDS = 0.005
 """Between two sendings: each wakes up every node."""
 _RETRY_SECONDS_MIN = 0.1
 _RETRY_SECONDS_MAX = 5.0
 _HEARD_SECONDS = 60.0
 _COMPLAINT_SECONDS = 60.0
+_FAILURES_TOLD = 2
+"""Before so many in a row have failed, nobody has to know: the connection was replaced, or the database is away, which
+the store tells."""
 
 
 class Notices:
-    """Two tasks on the store's loop: one listens, on a connection of its own; one sends, over those that read."""
+    """A task on the store's loop, with a connection of its own that listens and sends."""
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class Notices:
         clock: Clock,
         entropy: Entropy,
         log: Log,
+        is_away: Callable[[], bool] = lambda: False,
         keepalive_seconds: float = _KEEPALIVE_SECONDS,
         answer_seconds_max: float = _ANSWER_SECONDS_MAX,
     ) -> None:
         """
         :param sender: an id that no other node has.
+        :param is_away: whether the database is away, which the log has already.
         :param others_known: whether there is anybody to tell; whoever was heard here counts as well.
         """
         self._connections = connections
@@ -58,14 +63,17 @@ class Notices:
         self._clock = clock
         self._entropy = entropy
         self._log = log
+        self._is_away = is_away
         self._keepalive_seconds = keepalive_seconds
         self._answer_seconds_max = answer_seconds_max
-        self._tasks: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_told = False
+        """That this node is deaf."""
         self._begin()
         self._heard_until = self._complain_at = float("-inf")
         self.is_listening = False
         self.sent = self.received = self.ignored = self.losses = 0
-        """Payloads; and how often the connection that listens was lost or could not be made."""
+        """Payloads; and how often the connection was lost or could not be made."""
 
     def __repr__(self) -> str:
         counts = f"sent={self.sent}, received={self.received}, ignored={self.ignored}, losses={self.losses}"
@@ -75,21 +83,24 @@ class Notices:
         """Returns when it listens, so that what is read from now on misses nothing; or when the first attempt has
         failed: then it goes on trying, and says ``missed`` once it listens."""
         self._begin()
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._send())]
+        self._task = asyncio.create_task(self._run())
         await self._tried.wait()
 
     async def stop(self) -> None:
         """What was told and is not on its way is dropped. May be called again."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
+        task, self._task = self._task, None
+        if task is not None:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
 
     def tell(self, hint: Hint) -> None:
-        """To the other nodes, soon and perhaps. From any task of the thread, trio's as well; never blocks or fails."""
-        if self._tasks and (self._clock.monotonic() < self._heard_until or self._others_known()):
+        """To the other nodes, soon and perhaps. From any task of the thread, trio's as well; never blocks or fails.
+
+        What is told while there is no connection is kept, in bounded memory.
+        """
+        if self._task is not None and (self._clock.monotonic() < self._heard_until or self._others_known()):
             self._outgoing.add(hint)
-            self._told.set()
+            self._woken.set()
 
     async def next(self) -> Hint:
         """Wait for what other nodes told since the last call, all in one. For one caller at a time."""
@@ -100,58 +111,83 @@ class Notices:
     def _begin(self) -> None:
         """Events belong to the loop that waits for them first, and a store may be opened again."""
         self._outgoing = GatheredHints()
-        self._told = asyncio.Event()
+        self._woken = asyncio.Event()
+        """There is something to send, or the connection was lost."""
         self._incoming = GatheredHints()
         self._arrived = asyncio.Event()
         self._tried = asyncio.Event()
 
-    # --- hearing ---------------------------------------------------------------------------------------------------
+    # --- the connection --------------------------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
+    async def _run(self) -> None:
         failures = 0
         while True:
             heard_since = self._clock.monotonic()
             try:
                 await self._hold(await self._connections.listen())
-            except Exception as error:  # noqa: BLE001 - whatever it is: a node that is deaf must try again
+            except Exception as error:  # noqa: BLE001 - whatever it is: a node that is deaf and mute must try again
                 self.losses += 1
                 if self._clock.monotonic() - heard_since > self._keepalive_seconds:
                     failures = 0
-                if not failures:
-                    self._log.warning("no hints from other nodes", reason=_reason(error))
+                if failures >= _FAILURES_TOLD and not self._is_told and not self._is_away():
+                    self._is_told = True
+                    self._log.warning("no hints from other nodes, nor to them", reason=_reason(error))
             self._tried.set()
             await asyncio.sleep(self._retry_seconds(failures))
             failures += 1
 
     async def _hold(self, connection: asyncpg.Connection) -> None:
-        """Until it is lost, which raises."""
-        lost = asyncio.Event()
+        """Until it is lost, which raises. Its statements come one after the other, from here."""
+        connection.add_termination_listener(lambda _: self._woken.set())
         try:
-            connection.add_termination_listener(lambda _: lost.set())
             async with asyncio.timeout(self._answer_seconds_max):
                 await connection.add_listener(CHANNEL, self._receive)
+            await self._send(connection)
             self._listens()
-            while True:
-                await self._keep_alive(connection, lost)
+            while not connection.is_closed():
+                await self._wait_and_send(connection)
+            raise ConnectionError("the connection that listens was closed")
         finally:
             self.is_listening = False
             # Not a farewell: that would wait for a server which may be gone.
             connection.terminate()
 
-    async def _keep_alive(self, connection: asyncpg.Connection, lost: asyncio.Event) -> None:
+    async def _wait_and_send(self, connection: asyncpg.Connection) -> None:
         try:
             async with asyncio.timeout(self._keepalive_seconds):
-                await lost.wait()
+                await self._woken.wait()
         except TimeoutError:
             async with asyncio.timeout(self._answer_seconds_max):
-                await connection.fetchval("SELECT 1")
+                await connection.fetchval(_KEEPALIVE)
         else:
-            raise ConnectionError("the connection that listens was closed")
+            await self._send(connection)
+            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+
+    async def _send(self, connection: asyncpg.Connection) -> None:
+        self._woken.clear()
+        if not self._outgoing or connection.is_closed():
+            return
+        payloads = payloads_of(self._outgoing.take(), self._sender)
+        try:
+            async with asyncio.timeout(self._answer_seconds_max):
+                await connection.execute(_NOTIFY, CHANNEL, payloads)
+        except BaseException:
+            self._outgoing.add(Hint(missed=True))
+            raise
+        self.sent += len(payloads)
+
+    def _retry_seconds(self, failures: int) -> float:
+        """From half of a time that doubles to all of it: many nodes must not come back at once."""
+        whole: float = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS_MIN * 2 ** min(failures, 10))
+        return whole * (1 + self._entropy.fraction()) / 2
+
+    # --- hearing ---------------------------------------------------------------------------------------------------
 
     def _listens(self) -> None:
         self.is_listening = True
         if self._tried.is_set():
-            self._log.info("hears other nodes again")
+            (self._log.info if self._is_told else self._log.debug)("hears other nodes again")
+            self._is_told = False
             self._hear(Hint(missed=True))
         self._tried.set()
 
@@ -179,40 +215,6 @@ class Notices:
             self._log.warning(
                 "hint not understood", channel=CHANNEL, backend=process_id, ignored=self.ignored, reason=str(error)
             )
-
-    # --- telling ---------------------------------------------------------------------------------------------------
-
-    async def _send(self) -> None:
-        failures = 0
-        while True:
-            await self._told.wait()
-            self._told.clear()
-            payloads = payloads_of(self._outgoing.take(), self._sender)
-            try:
-                async with asyncio.timeout(_SEND_SECONDS_MAX):
-                    await self._connections.read(partial(_notify, payloads))
-            except Exception as error:  # noqa: BLE001 - whatever it is: the others have to be told at last
-                if not failures:
-                    self._log.warning("other nodes cannot be told", reason=_reason(error))
-                self._outgoing.add(Hint(missed=True))
-                self._told.set()
-                await asyncio.sleep(self._retry_seconds(failures))
-                failures += 1
-            else:
-                if failures:
-                    self._log.info("other nodes can be told again")
-                failures = 0
-                self.sent += len(payloads)
-                await asyncio.sleep(_SEND_PAUSE_SECONDS)
-
-    def _retry_seconds(self, failures: int) -> float:
-        """From half of a time that doubles to all of it: many nodes must not come back at once."""
-        whole: float = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS_MIN * 2 ** min(failures, 10))
-        return whole * (1 + self._entropy.fraction()) / 2
-
-
-async def _notify(payloads: Sequence[str], connection: asyncpg.Connection) -> None:
-    await connection.execute(_NOTIFY, CHANNEL, payloads)
 
 
 def _reason(error: Exception) -> str:

@@ -39,7 +39,8 @@ from stellwerk.ports import (
 from stellwerk.stores.postgres import listing, messages, reads
 from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.database import PostgresDatabase
-from stellwerk.stores.postgres.dsn import PostgresConfig
+from stellwerk.stores.postgres.dsn import PostgresConfig, parse_dsn
+from stellwerk.stores.postgres.outages import Answers, Asking, OutageLog
 
 __all__ = ["AsyncioBridge", "DictatedClock", "PostgresStore"]
 
@@ -79,10 +80,24 @@ class PostgresStore:
         entropy: Entropy,
         log: Log,
         node_id: str,
+        node_name: str = "",
         lease_clock: DictatedClock | None = None,
         open_bridge: Callable[[], Awaitable[AsyncioBridge]] = Bridge.open,
     ) -> None:
-        self._new_database = partial(PostgresDatabase, config, clock=clock, entropy=entropy, log=log, node_id=node_id)
+        """:param node_name: for people, who look into ``pg_stat_activity``; none: `node_id`."""
+        self._answers = Answers(clock, log, str(parse_dsn(config.dsn)))
+        self.log: Log = OutageLog(log, self._answers)
+        """For all that works on the store: that the database is away is told once, by the store."""
+        self._new_database = partial(
+            PostgresDatabase,
+            config,
+            clock=clock,
+            entropy=entropy,
+            log=self.log,
+            is_away=self._answers.is_away,
+            node_id=node_id,
+            node_name=node_name or node_id,
+        )
         self._database = self._new_database()
         self._lease_clock = lease_clock
         self._open_bridge = open_bridge
@@ -121,11 +136,19 @@ class PostgresStore:
         """None: the database's own clock."""
         return None if self._lease_clock is None else self._lease_clock.now_ms()
 
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]], asking: Asking = "write") -> T:
         """:raises StoreUnavailable: the store is not open, or the database does not answer."""
+        bridge = self._open_one()
+        with self._answers.asking(asking):
+            return await bridge.run(work)
+
+    def _open_one(self) -> AsyncioBridge:
         if self._bridge is None:
             raise self._database.is_not_open()
-        return await self._bridge.run(work)
+        return self._bridge
+
+    def trouble(self) -> str | None:
+        return self._answers.trouble()
 
     async def _read(
         self,
@@ -136,7 +159,7 @@ class PostgresStore:
         async def ask(connection: asyncpg.Connection) -> T:
             return await read(connection, *arguments, **named)
 
-        return await self._run(partial(self._database.read, ask))
+        return await self._run(partial(self._database.read, ask), "read")
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +229,7 @@ class PostgresStore:
         return await self._read(reads.ready_tasks, topic, limit, self._now_ms)
 
     async def next_lock_expiry(self) -> tuple[InstantMs | None, InstantMs]:
-        return await self._run(partial(self._database.next_lock_expiry, self._now_ms))
+        return await self._run(partial(self._database.next_lock_expiry, self._now_ms), "read")
 
     async def draining_ready(self, limit: int) -> Sequence[tuple[str, str]]:
         return await self._read(reads.draining_ready, limit)
@@ -276,13 +299,14 @@ class PostgresStore:
             self._database.tell(hint)
 
     async def hints(self) -> Hint:
-        return await self._run(self._database.hints)
+        # Others tell something, or not: the database owes no answer.
+        return await self._open_one().run(self._database.hints)
 
-    async def report_node(self, report: NodeReport) -> Sequence[NodeRow]:
-        return await self._run(partial(self._database.report_node, report))
+    async def report_node(self, report: NodeReport) -> None:
+        await self._run(partial(self._database.report_node, report))
 
     async def nodes(self) -> Sequence[NodeRow]:
-        return await self._run(self._database.known_nodes)
+        return await self._run(self._database.known_nodes, "read")
 
     async def forget_node(self, node_id: str) -> None:
         await self._run(partial(self._database.forget_node, node_id))

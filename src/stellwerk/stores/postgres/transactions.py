@@ -47,7 +47,7 @@ async def transact_once(connections: Connections, work: _Work[T], now_ms: Instan
     """Do `work` in a transaction and commit it, if it wrote anything. It is done again when others were in the way or
     the connection was lost, but committed only once.
 
-    Raises what `work` raises, data errors of the driver among it; then nothing was committed.
+    Raises what `work` raises, among it errors of the driver about data and locks; then nothing was committed.
 
     :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
     """
@@ -68,7 +68,7 @@ class Submission(Protocol[R]):
 async def until_known(connections: Connections, submission: Submission[T]) -> T:
     """Submit it again while that may help, and in any case until it is known whether it was committed.
 
-    Raises what an attempt raises, data errors of the driver among it; then nothing was committed.
+    Raises what an attempt raises, among it errors of the driver about data and locks; then nothing was committed.
 
     :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
     """
@@ -100,7 +100,7 @@ def _told(error: Exception, is_in_doubt: bool, where: str) -> Exception:
         return StoreUnavailable(
             f"{where}: the connection was lost while committing, and whether it happened is not known"
         )
-    return error if fault_of(error) in (Fault.DATA, Fault.MISTAKE) else unavailable(error, where)
+    return error if fault_of(error) in (Fault.DATA, Fault.BLOCKED, Fault.MISTAKE) else unavailable(error, where)
 
 
 def _pause(attempt: int, batch_id: UUID | None) -> float:

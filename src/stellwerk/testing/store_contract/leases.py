@@ -8,13 +8,16 @@ from typing import Any
 
 import trio
 
+from stellwerk.core.changes import RowChanges
 from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind
 from stellwerk.ports import (
+    Committed,
     ExtendLease,
     FetchAndLock,
     LeaseAnswer,
     LeaseAnswerKind,
     LeaseTasks,
+    RefusedChangeset,
     ReleaseLease,
     ReleaseLeases,
     RenewLease,
@@ -152,6 +155,25 @@ class LeaseContract(ContractBase):
             wishes = tuple(TaskLease(task_id, holder(), 1_000) for task_id in (first, first, "nothing", second))
             leased = await world.do(LeaseTasks(wishes), tuple)
             assert [task and task.task_id for task in leased] == [first, None, None, second]
+
+    async def test_fault_59_rows_that_cannot_be_had_leave_the_others_of_a_fetch(self) -> None:
+        """Two of them are of one instance, which moves on in the same transaction; another step in it is refused."""
+        async with self.open_world() as world:
+            taken = await world.leased_task()
+            instance_id = await world.instance_with(new_task("cancelled"), new_task("beside it"))
+            good = await world.ready_task()
+            keys = (taken.task_id, "unknown", "cancelled", "beside it", good)
+            wishes = LeaseTasks(tuple(TaskLease(key, holder("w"), 30_000) for key in keys))
+            cancelling = world.changeset(instance_id, RowChanges(cancelled_tasks=("cancelled",)))
+            stale = world.changeset(taken.instance_id, RowChanges(cancelled_tasks=(taken.task_id,)), expected_version=7)
+            unwritable = world.changeset("new", RowChanges(new_tasks=(new_task(good),)))
+            outcomes = await world.transact(cancelling, stale, unwritable, wishes)
+            assert [type(outcome) for outcome in outcomes] == [Committed, RefusedChangeset, RefusedChangeset, tuple]
+            leased = outcomes[3]
+            assert isinstance(leased, tuple)
+            assert [task and task.task_id for task in leased] == [None, None, None, "beside it", good]
+            again = await world.ready_task()
+            assert [task.task_id for task in await world.fetch()] == [again]
 
     async def test_L4_the_models_lock_duration_overrides_the_workers(self) -> None:
         async with self.open_world() as world:

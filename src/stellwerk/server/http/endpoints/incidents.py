@@ -51,16 +51,16 @@ class IncidentEndpoints:
         check_limit(body.limit, "$.limit")
         wanted = _filter_of(body)
         retried = await self._node.retry_incidents(wanted, retries=body.retries, limit=body.limit, after=body.after)
-        return answer(self._retried_view(retried))
+        return answer(await self._retried_view(retried))
 
-    def _retried_view(self, retried: RetriedIncidents) -> dict[str, object]:
+    async def _retried_view(self, retried: RetriedIncidents) -> dict[str, object]:
         return {
             "requeued": retried.requeued,
             "refused": [
                 {"incident_id": refused.incident_id, "code": refused.error.code, "message": refused.error.message}
                 for refused in retried.refused
             ],
-            "unattended_topics": self._node.unattended(retried.topics),
+            "unattended_topics": await self._node.unattended(retried.topics),
             "last": retried.last,
             "more": retried.more,
         }

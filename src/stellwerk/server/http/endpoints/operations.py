@@ -36,6 +36,9 @@ class HealthEndpoints:
     async def readyz(self, _request: Request) -> Response:
         if self._draining.begun:
             return PlainTextResponse("draining", 503)
+        trouble = self._node.ports.store.trouble()
+        if trouble is not None:
+            return PlainTextResponse(trouble, 503)
         return PlainTextResponse("ok")
 
     async def metrics(self, request: Request) -> Response:

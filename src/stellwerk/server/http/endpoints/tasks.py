@@ -59,4 +59,4 @@ class TaskEndpoints:
 
     async def workers(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        return await self._context.answer_rows("workers", self._node.workers(), views.worker_view)
+        return await self._context.answer_rows("workers", await self._node.workers(), views.worker_view)
