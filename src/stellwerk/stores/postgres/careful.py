@@ -1,8 +1,8 @@
 """The careful way: operations by the shared rules of `stellwerk.stores.operations`, over rows that are locked before.
 
 A batch falls into segments, each a transaction: the longest runs of operations that go by keys (of bounded size), and
-each scan alone. Two nodes may do this at once. A row that both insert is a unique violation for one of them, which then does its segment
-again, sees the row, and gives the answer of the shared rules.
+each scan alone. Two nodes may do this at once. A row that both insert is a unique violation for one of them, which then
+does its segment again, sees the row, and gives the answer of the shared rules.
 """
 
 from __future__ import annotations

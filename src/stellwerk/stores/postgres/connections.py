@@ -17,6 +17,9 @@ from stellwerk.stores.postgres.faults import DATABASE_ERRORS, Fault, fault_of, i
 
 __all__ = ["Connections"]
 
+_READ_PAUSE_SECONDS_FIRST = 0.05
+_READ_PAUSE_SECONDS_MAX = 1.0
+
 T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
@@ -63,20 +66,24 @@ class Connections:
             await close_quietly(connection)
 
     async def read(self, work: Work[T]) -> T:
-        """For all that may happen twice: it is done again, once, when its connection was lost or others were in the
-        way.
+        """For all that may happen twice: it is done again when its connection was lost or others were in the way, for as
+        long as a connection may take.
 
         :raises StoreUnavailable: the database cannot answer.
         """
-        try:
-            return await self._read_once(work)
-        except DATABASE_ERRORS as error:
-            if fault_of(error) not in (Fault.LOST, Fault.AGAIN):
-                raise self._told(error) from error
-        try:
-            return await self._read_once(work)
-        except DATABASE_ERRORS as error:
-            raise self._told(error) from error
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._config.connect_seconds_max
+        pause = 0.0
+        while True:
+            try:
+                return await self._read_once(work)
+            except DATABASE_ERRORS as error:
+                is_over = pause > 0 and loop.time() + pause > give_up
+                if is_over or fault_of(error) not in (Fault.LOST, Fault.AGAIN):
+                    raise self._told(error) from error
+            # Once at once, since connections are lost together; a pooler that has lost its server wants more patience.
+            await asyncio.sleep(pause)
+            pause = min(max(2 * pause, _READ_PAUSE_SECONDS_FIRST), _READ_PAUSE_SECONDS_MAX)
 
     async def write(self, work: Work[T]) -> T:
         """On the one writing connection, one after the other. Errors of the work go to the caller as they are:
