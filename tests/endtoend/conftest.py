@@ -336,6 +336,8 @@ class Cluster:
     server: PostgresAccess
     dsn: str
     """Of the database, for who looks into it as an administrator."""
+    tasks_max: int = 4
+    """Of each topic, that a worker works on at a time."""
     nodes: list[EngineProcess] = attrs.field(factory=list)
     workers: list[RoamingWorker] = attrs.field(factory=list)
 
@@ -360,7 +362,15 @@ class Cluster:
         lock_seconds = _STUBBORN_LOCK_SECONDS if is_stubborn else _LOCK_SECONDS
         with log_file.open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, str(_HERE / program), str(ledger), str(seed), str(lock_seconds), *urls],
+                [
+                    sys.executable,
+                    str(_HERE / program),
+                    str(ledger),
+                    str(seed),
+                    str(lock_seconds),
+                    str(self.tasks_max),
+                    *urls,
+                ],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -1,7 +1,7 @@
 """A worker process that goes to another engine when its own is gone.
 
-Run as ``python roaming_worker.py LEDGER SEED LOCK_SECONDS URL URL…``; SIGTERM ends it. It works on the topics first,
-second and third: each task takes a random moment and gives a random number.
+Run as ``python roaming_worker.py LEDGER SEED LOCK_SECONDS TASKS_MAX URL URL…``; SIGTERM ends it. It works on the topics
+first, second and third: each task takes a random moment and gives a random number.
 
 The ledger gets a line (JSON) when a result is handed in (``done``: task, fence, topic, instance, value), when the
 engine has acknowledged it (``acknowledged``: task, fence), when a lease was lost before (``lost``), and when it has
@@ -23,7 +23,6 @@ from stellwerk.worker import Task, Worker
 from stellwerk.worker.system import Endpoint, network_dial
 
 TOPICS = ("first", "second", "third")
-TASKS_MAX = 4
 TASK_SECONDS_MAX = 0.06
 
 
@@ -91,11 +90,11 @@ def _write(ledger: TextIO, **line: object) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    ledger_file, seed, lock_seconds, *urls = sys.argv[1:]
+    ledger_file, seed, lock_seconds, tasks_max, *urls = sys.argv[1:]
     with Path(ledger_file).open("a", buffering=1) as ledger:
         worker = Worker(
             urls[0],
-            max_tasks=TASKS_MAX,
+            max_tasks=int(tasks_max),
             lock_duration=float(lock_seconds),
             reconnect_seconds_max=0.5,
             dial=Roaming(urls, int(seed), ledger),

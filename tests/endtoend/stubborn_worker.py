@@ -1,9 +1,9 @@
 """A worker process that does not let go: it works beyond the end of its leases, and hands in what it has all the same.
 
-Run as ``python stubborn_worker.py LEDGER SEED LOCK_SECONDS URL URL…``; SIGTERM ends it. It speaks the protocol by
-itself, because the library would drop such work before it is handed in. It renews no lease. Each result is handed in at
-once, at the last moment, or too late, and on whatever connection there is then, until it is answered; a process that
-was stopped (SIGSTOP) goes on in the same way.
+Run as ``python stubborn_worker.py LEDGER SEED LOCK_SECONDS TASKS_MAX URL URL…``; SIGTERM ends it. It speaks the
+protocol by itself, because the library would drop such work before it is handed in. It renews no lease. Each result is
+handed in at once, at the last moment, or too late, and on whatever connection there is then, until it is answered; a
+process that was stopped (SIGSTOP) goes on in the same way.
 
 The ledger is that of roaming_worker.py, and has a line (``refused``: task, fence, code) for each final refusal.
 """
@@ -40,7 +40,6 @@ from stellwerk.wire.messages import (
 )
 
 TOPICS = ("first", "second", "third")
-TASKS_MAX = 4
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 SIGN_OF_LIFE_SECONDS = 0.2
 AGAIN_SECONDS = 0.1
@@ -54,6 +53,7 @@ class Stubborn:
     ledger: TextIO
     random: random.Random
     lock_ms: int
+    tasks_max: int
     name: str
     nursery: trio.Nursery
     connection: WebSocketConnection | None = None
@@ -84,7 +84,7 @@ class Stubborn:
 
     async def converse(self, connection: WebSocketConnection, session_no: int) -> None:
         self.deliveries = 0
-        subscriptions = [Subscribe(topic, max_tasks=TASKS_MAX, lock_duration_ms=self.lock_ms) for topic in TOPICS]
+        subscriptions = [Subscribe(topic, max_tasks=self.tasks_max, lock_duration_ms=self.lock_ms) for topic in TOPICS]
         hello = Hello(self.name, self.name, session_no, "stubborn/1")  # holding nothing: it says so, and acts otherwise
         await connection.send_message(encode_frame([hello]))
         async with trio.open_nursery() as nursery:
@@ -152,11 +152,11 @@ class Stubborn:
 
 
 async def main() -> None:
-    ledger_file, seed, lock_seconds, *urls = sys.argv[1:]
+    ledger_file, seed, lock_seconds, tasks_max, *urls = sys.argv[1:]
     with Path(ledger_file).open("a", buffering=1) as ledger, trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             lock_ms = round(float(lock_seconds) * 1000)
-            worker = Stubborn(ledger, random.Random(int(seed)), lock_ms, f"stubborn-{seed}", nursery)
+            worker = Stubborn(ledger, random.Random(int(seed)), lock_ms, int(tasks_max), f"stubborn-{seed}", nursery)
             first = int(seed) % len(urls)
             nursery.start_soon(worker.run, [*urls[first:], *urls[:first]])
             async for _ in signals:

@@ -30,7 +30,8 @@ WHERE datname = current_database() AND application_name LIKE 'stellwerk %' ORDER
 
 @pytest.fixture
 def cluster(tmp_path: Path, postgres_server: PostgresAccess, postgres_dsn: str, cluster_of: Any) -> Iterator[Any]:
-    cluster = cluster_of(tmp_path, postgres_server, postgres_dsn)
+    # Little room at each node: the tasks of one instance go to both.
+    cluster = cluster_of(tmp_path, postgres_server, postgres_dsn, tasks_max=1)
     try:
         yield cluster
     finally:

@@ -198,6 +198,7 @@ unix_socket_dir =
 auth_type = trust
 auth_file = {folder}/users
 pool_mode = transaction
+server_round_robin = 1
 default_pool_size = 5
 max_client_conn = 100
 logfile = {folder}/log
@@ -206,7 +207,8 @@ logfile = {folder}/log
 
 @pytest.fixture(scope="session")
 def pooler_port(postgres_server: PostgresAccess) -> Iterator[int]:
-    """The port of pgbouncer in transaction mode before the server of `postgres_dsn`."""
+    """The port of pgbouncer in transaction mode before the server of `postgres_dsn`; of the connections that it has to
+    a database, each transaction gets the one that was idle for longest."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None or not isinstance(postgres_server, PostgresServer):
         pytest.skip("no pgbouncer, or no private server to put it before")

@@ -27,7 +27,6 @@ from stellwerk.ports import (
 )
 from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.dsn import PostgresConfig
-from stellwerk.stores.postgres.housekeeping import figures
 from stellwerk.stores.postgres.store import PostgresStore
 from stellwerk.system.entropy import SystemEntropy
 from stellwerk.testing.store_contract.world import START_MS, ManualClock, holder, new_task
@@ -35,6 +34,12 @@ from stellwerk.testing.store_contract.world import START_MS, ManualClock, holder
 TASKS_OF_INSTANCE = 20
 BATCH = 100
 LEASE_MS = 60_000
+_TABLES = """
+SELECT c.relname AS name, pg_table_size(c.oid) AS table_bytes, pg_indexes_size(c.oid) AS index_bytes,
+       coalesce(s.n_live_tup, 0) AS rows_live, coalesce(s.n_dead_tup, 0) AS rows_dead,
+       coalesce(s.n_tup_upd, 0) AS updates, coalesce(s.n_tup_hot_upd, 0) AS updates_hot
+FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_stat_all_tables AS s ON s.relid = c.oid
+WHERE c.relnamespace = to_regnamespace('stellwerk') AND c.relkind = 'r'"""
 
 
 @attrs.define
@@ -119,8 +124,8 @@ class Engine:
         )
 
     async def tables(self) -> Mapping[str, Any]:
-        found: Any = (await self.bridge.run(lambda: figures(self.connection)))["tables"]
-        return dict(found)
+        rows = await self.bridge.run(lambda: self.connection.fetch(_TABLES))
+        return {row["name"]: dict(row) for row in rows}
 
     async def counted(self, updates: int) -> Mapping[str, Any]:
         """The tables, once the server has counted so many updates of instances: it does when the store is closed."""

@@ -458,7 +458,7 @@ SELECT string_agg(steps, ' | ' ORDER BY began) FROM (
 
 
 async def test_a_transaction_is_bounded_in_bytes(a: Node, other: Any) -> None:
-    """Facts, variables of tasks and of messages; what follows sees what was before, and the one too large goes alone."""
+    """Facts, and variables of tasks and messages. What follows sees what was before; what is too large goes alone."""
     facts = (VariablesSet("s", {"text": "x" * (5 * _MEGABYTE)}),)
     variables = b'"' + b"x" * (5 * _MEGABYTE) + b'"'
     sent = (InboxRow("i0", "key", b"{}"),)

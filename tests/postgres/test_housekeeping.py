@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from io import StringIO
 from typing import Any
@@ -14,7 +13,7 @@ from stellwerk.instants import InstantMs
 from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.dsn import PostgresConfig
-from stellwerk.stores.postgres.housekeeping import Housekeeping, figures
+from stellwerk.stores.postgres.housekeeping import Housekeeping
 from stellwerk.system.entropy import SystemEntropy
 from stellwerk.system.logging import open_log
 
@@ -190,28 +189,3 @@ async def test_it_runs_until_it_is_stopped(house: House) -> None:
         await keeper.stop()
 
     await house.bridge.run(body)
-
-
-async def test_figures_name_sizes_and_who_holds_a_snapshot(house: House) -> None:
-    await house.add_batches(100, minutes_ago=0)
-
-    async def while_a_snapshot_is_held() -> Any:
-        other = await house.connections.listen()
-        try:
-            async with other.transaction(isolation="repeatable_read"):
-                pid = await other.fetchval("SELECT pg_backend_pid()")
-                return pid, await house.connections.read(figures)
-        finally:
-            await other.close()
-
-    pid, held = await house.bridge.run(while_a_snapshot_is_held)
-    assert held["oldest_transaction"]["pid"] == pid
-    assert held["oldest_transaction"]["application_name"] == "stellwerk a"
-    assert held["oldest_transaction"]["seconds"] >= 0
-    assert held["tables"]["batches"]["table_bytes"] >= 8_192
-    assert held["tables"]["batches"]["index_bytes"] >= 16_384
-    assert held["database_bytes"] > 1_000_000
-    assert 0 <= held["notification_queue_used"] < 1
-    json.dumps(held)
-    after = await house.bridge.run(lambda: house.connections.read(figures))
-    assert after["oldest_transaction"] is None

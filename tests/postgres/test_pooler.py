@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 import structlog
 import trio
@@ -114,10 +116,27 @@ DO $$ DECLARE found text; BEGIN
 END $$"""
 
 
+_SERVERS = 4
+
+
+async def _open_servers(dsn: str) -> None:
+    """Let the pooler have so many connections to that database, so that no two transactions in a row get the same."""
+    connections = [await asyncpg.connect(dsn, statement_cache_size=0) for _ in range(_SERVERS)]
+    for statement in ("BEGIN; SELECT 1", "COMMIT"):
+        for connection in connections:
+            await connection.execute(statement)
+    for connection in connections:
+        await connection.close()
+
+
 @pytest.fixture(scope="class")
-def shared_dsn(postgres_server: PostgresAccess) -> Iterator[str]:
+def shared_dsns(postgres_server: PostgresAccess, pooler_port: int) -> Iterator[tuple[str, str]]:
+    """Of one database: through the pooler, and past it."""
     dsn = postgres_server.create_database()
-    yield dsn
+    pooled = f"postgresql://postgres@127.0.0.1:{pooler_port}{urlsplit(dsn).path}"
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(_open_servers(pooled))
+    yield pooled, dsn
     postgres_server.drop_database(dsn)
 
 
@@ -125,14 +144,10 @@ class TestPostgresStoreThroughPooler(ChangesetContract, EndingContract, LeaseCon
     """What the store promises, it promises behind a pooler too."""
 
     @pytest.fixture(autouse=True)
-    def place(self, postgres_server: PostgresAccess, pooler_port: int, shared_dsn: str) -> None:
-        postgres_server.query(_EMPTY, dsn=shared_dsn)
-        self.config = PostgresConfig(
-            dsn=f"postgresql://postgres@127.0.0.1:{pooler_port}{urlsplit(shared_dsn).path}",
-            listen_dsn=shared_dsn,
-            is_pooled=True,
-            reading_connections_max=2,
-        )
+    def place(self, postgres_server: PostgresAccess, shared_dsns: tuple[str, str]) -> None:
+        pooled, direct = shared_dsns
+        postgres_server.query(_EMPTY, dsn=direct)
+        self.config = PostgresConfig(dsn=pooled, listen_dsn=direct, is_pooled=True, reading_connections_max=2)
 
     def make_store(self, clock: ManualClock) -> Store:
         return PostgresStore(

@@ -101,7 +101,6 @@ class WorkerSession:
         self._last_heard = self._clock.monotonic()
         self._report = {(ref.task_id, ref.fence) for ref in hello.holding}
         self._reported_at = self._last_heard
-        self._over = trio.Event()
         self._is_welcomed = False
         self.pending: Counter[tuple[str, int]] = Counter()
         """Requests under way, by lease: such leases are never reconciled (consistency.md 16)."""

@@ -66,8 +66,8 @@ class Connections:
             await close_quietly(connection)
 
     async def read(self, work: Work[T]) -> T:
-        """For all that may happen twice: it is done again when its connection was lost or others were in the way, for as
-        long as a connection may take.
+        """For all that may happen twice: it is done again when its connection was lost or others were in the way, for
+        as long as a connection may take.
 
         :raises StoreUnavailable: the database cannot answer.
         """

@@ -1,4 +1,4 @@
-"""What has to be cleared away, by every node, a little at a time; and figures that tell whether the database keeps up.
+"""What has to be cleared away, by every node, a little at a time.
 
 A row of ``batches`` answers whether a transaction happened whose answer was lost (consistency.md 3). It may go when
 nobody can ask any more, which no clock that can be set may decide alone: a node deletes what was old already when it
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
@@ -19,7 +19,7 @@ from stellwerk.instants import InstantMs
 from stellwerk.ports import Clock, Entropy, Log
 from stellwerk.stores.postgres.connections import Connections
 
-__all__ = ["BATCH_KEPT_SECONDS", "NODE_KEPT_MS", "Housekeeping", "figures"]
+__all__ = ["BATCH_KEPT_SECONDS", "NODE_KEPT_MS", "Housekeeping"]
 
 T = TypeVar("T")
 
@@ -154,50 +154,3 @@ async def _now(connection: asyncpg.Connection) -> InstantMs:
 
 async def _delete_nodes(before_ms: InstantMs, connection: asyncpg.Connection) -> None:
     await connection.execute(_DELETE_NODES, before_ms, _STEP_ROWS)
-
-
-# --- figures ---------------------------------------------------------------------------------------------------------
-
-_TABLES = """
-SELECT c.relname AS name, pg_table_size(c.oid) AS table_bytes, pg_indexes_size(c.oid) AS index_bytes,
-       coalesce(s.n_live_tup, 0) AS rows_live, coalesce(s.n_dead_tup, 0) AS rows_dead,
-       coalesce(s.n_tup_upd, 0) AS updates, coalesce(s.n_tup_hot_upd, 0) AS updates_hot,
-       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::float8
-           AS vacuumed_seconds_ago
-FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_stat_all_tables AS s ON s.relid = c.oid
-WHERE c.relnamespace = to_regnamespace('stellwerk') AND c.relkind = 'r'
-ORDER BY c.relname"""
-_DATABASE = """
-SELECT pg_database_size(current_database()) AS database_bytes,
-       pg_notification_queue_usage() AS notification_queue_used,
-       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS connections,
-       current_setting('max_connections')::int AS connections_max,
-       greatest((SELECT max(age(backend_xmin)) FROM pg_catalog.pg_stat_activity
-                 WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid()),
-                (SELECT max(age(xmin)) FROM pg_catalog.pg_replication_slots),
-                (SELECT max(age(transaction)) FROM pg_catalog.pg_prepared_xacts), 0) AS oldest_snapshot_transactions"""
-_OLDEST_TRANSACTION = """
-SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
-FROM pg_catalog.pg_stat_activity
-WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()
-  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-ORDER BY xact_start LIMIT 1"""
-
-
-async def figures(connection: asyncpg.Connection) -> Mapping[str, object]:
-    """How the database keeps up, of values that JSON has.
-
-    ``tables``: for each its sizes, live and dead rows (estimates), updates and how many of them were HOT, and
-    ``vacuumed_seconds_ago`` (None: never). ``oldest_transaction``: pid, application_name, state, seconds; None when
-    there is none. It and ``oldest_snapshot_transactions`` (how many transactions began since the oldest snapshot that
-    anybody holds, replicas and prepared transactions too) say who keeps dead rows from being cleared away; a role
-    without ``pg_read_all_stats`` sees but its own. ``notification_queue_used`` is a share of 1.
-    """
-    tables = {row["name"]: _without(row, "name") for row in await connection.fetch(_TABLES)}
-    database = await connection.fetchrow(_DATABASE)
-    oldest = await connection.fetchrow(_OLDEST_TRANSACTION)
-    return {"tables": tables, **dict(database), "oldest_transaction": None if oldest is None else dict(oldest)}
-
-
-def _without(row: Any, name: str) -> Mapping[str, object]:
-    return {column: value for column, value in row.items() if column != name}
