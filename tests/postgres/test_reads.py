@@ -492,7 +492,7 @@ def test_an_instance_is_read_whole_while_another_node_steps_it(asyncio_database:
 def test_the_port_is_read_in_full() -> None:
     """Each reading method of the port has its function here."""
     functions = {*reads.__all__, *listing.__all__, *messages.__all__}
-    others = {"file", "is_shared", "open", "close", "transact", "step_locked", "backup"}
+    others = {"file", "is_shared", "open", "close", "transact", "step_locked", "backup", "trouble"}
     beside_others = {"tell", "hints", "report_node", "nodes", "forget_node"}
     names = {name for name in vars(Store) if not name.startswith("_")}
     assert names - others - beside_others <= functions
