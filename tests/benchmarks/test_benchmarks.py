@@ -75,7 +75,7 @@ def postgres_is_installed() -> None:
 
 @pytest.mark.usefixtures("postgres_is_installed")
 def test_postgres_measures_our_nodes_and_what_the_database_alone_can_do() -> None:
-    sizes = ("--rounds", "1", "--seconds", "0.01", "--latency-tasks", "2")
+    sizes = ("--rounds", "1", "--seconds", "0.2", "--latency-tasks", "2")
     results = results_of("postgres", *sizes, "--only", "one node,bare store,bare SQL")
     assert results["failed"] == {}
     rows = {row["name"]: row for row in results["contestants"]}
@@ -96,7 +96,7 @@ def test_postgres_measures_our_nodes_and_what_the_database_alone_can_do() -> Non
 
 @pytest.mark.usefixtures("postgres_is_installed")
 def test_postgres_measures_a_peer_that_is_installed_and_names_one_that_is_not() -> None:
-    sizes = ("--rounds", "1", "--seconds", "0.01", "--latency-tasks", "2", "--no-install")
+    sizes = ("--rounds", "1", "--seconds", "0.5", "--latency-tasks", "2", "--no-install")
     results = results_of("postgres", *sizes, "--only", "graphile-worker")
     [row] = results["contestants"]
     assert row["name"] == "graphile-worker"
