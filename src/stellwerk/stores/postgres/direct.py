@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import attrs
 
-from stellwerk.core.external_task import ExternalTask
+from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.history import encode_facts
 from stellwerk.errors import StoreUnavailable
 from stellwerk.instants import InstantMs
@@ -50,8 +50,7 @@ _RECORDED = "SELECT judged_at_ms, refused FROM stellwerk.batches WHERE batch_id 
 _RECORDED_BIRTHS = """
 SELECT task_id, definition_id, business_key FROM stellwerk.external_tasks WHERE task_id = ANY($1::text[])"""
 _RECORDED_LEASES = f"""
-SELECT {", ".join(f"t.{column}" for column in rows.TASK_COLUMNS)}
-FROM stellwerk.external_tasks t WHERE t.task_id = ANY($1::text[])"""  # noqa: S608
+SELECT {", ".join(rows.TASK_COLUMNS)} FROM stellwerk.external_tasks WHERE task_id = ANY($1::text[])"""  # noqa: S608
 
 _VERDICT, _BIRTH, _LEASE = 0, 1, 2
 _FIRST_COLUMN = 3
@@ -90,8 +89,8 @@ class DirectBatch:
 
     # --- on the way ------------------------------------------------------------------------------------------------
 
-    def add(self, position: int, operation: Operation) -> bool:
-        """False: it cannot even be written down, and is not part of the batch."""
+    def add(self, position: int, operation: Operation) -> None:
+        """One that cannot even be written down does not become part of the batch."""
         try:
             if isinstance(operation, Changeset):
                 self._add_step(position, operation)
@@ -100,9 +99,8 @@ class DirectBatch:
                 self._add_leases(position, operation)
         except ROW_FAULTS:
             self._take_back(position)
-            return False
-        self._operations[position] = operation
-        return True
+        else:
+            self._operations[position] = operation
 
     def _take_back(self, position: int) -> None:
         for kind in _WIDTHS.keys() - {"leases"}:
@@ -224,10 +222,9 @@ class DirectBatch:
         leased: dict[int, ExternalTask] = {}
         for place, (task_id, _, _, _, session_id, _) in enumerate(self._rows["leases"]):
             task = tasks.get(task_id)
-            lease = None if task is None else task.lease
-            if task is None or lease is None or task.fence != lease.fence or task.state.value != "LOCKED":
+            if task is None or task.lease is None or task.state is not TaskState.LOCKED:
                 continue
-            if lease.since_ms == now_ms and lease.holder.session_id == session_id:
+            if task.lease.since_ms == now_ms and task.lease.holder.session_id == session_id:
                 leased[place] = task
         return leased
 

@@ -28,7 +28,7 @@ from stellwerk.ports import (
 )
 from stellwerk.values import frozen
 
-__all__ = ["Plan", "divide", "keys_of"]
+__all__ = ["Plan", "divide"]
 
 
 @frozen
@@ -45,7 +45,7 @@ def divide(operations: Sequence[Operation]) -> Plan:
     careful: list[int] = []
     is_barred = False
     for position, operation in enumerate(operations):
-        keys = keys_of(operation)
+        keys = _keys_of(operation)
         if keys is None:
             is_barred = True
             careful.append(position)
@@ -101,7 +101,7 @@ def _is_regular_ending(ending: TaskEnding) -> bool:
 # --- which rows ----------------------------------------------------------------------------------------------------
 
 
-def keys_of(operation: Operation) -> Sequence[str] | None:
+def _keys_of(operation: Operation) -> Sequence[str] | None:
     """The ids of all rows that the operation may read or write; None: it scans, or it is about what has no such id.
 
     Ids of different tables in one name space: a chance meeting makes an operation careful, and no more than that.
