@@ -1,13 +1,14 @@
 """The composition root: picks the store and the adapters, and wires a node to its server.
 
-`open_engine` embeds an engine in a trio program; `serve_engine` is what ``stellwerk serve`` runs.
+`open_engine` embeds an engine in a trio program; `serve_engine` is what ``stellwerk serve`` runs; `serve_node` is the same
+on a world of the caller's making.
 """
 
 from stellwerk.app.config import MEMORY, PORT_DEFAULT, AppConfig, CannotListen
 from stellwerk.app.embedding import open_engine
 from stellwerk.app.engine import Engine
 from stellwerk.app.groups import without_group
-from stellwerk.app.serving import ServedEngine, serve_engine
+from stellwerk.app.serving import ServedEngine, serve_engine, serve_node
 
 __all__ = [
     "MEMORY",
@@ -18,5 +19,6 @@ __all__ = [
     "ServedEngine",
     "open_engine",
     "serve_engine",
+    "serve_node",
     "without_group",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import attrs
 import h11
@@ -29,7 +30,7 @@ from stellwerk.system.machine import host_name, process_name
 from stellwerk.system.memory_streams import MemoryListener
 from stellwerk.system.sockets import adopt_listeners, listening_port, open_listeners, open_unix_listener
 
-__all__ = ["ServedEngine", "serve_engine"]
+__all__ = ["ServedEngine", "serve_engine", "serve_node"]
 
 _LAST_ANSWERS_SECONDS_MAX = 0.5
 """Requests under way get so long to end once the workers are gone."""
@@ -117,25 +118,47 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
     :raises CannotListen: when the port cannot be had; StoreUnavailable: when the database cannot be opened.
     """
     listeners = await _listen(config)
-    config = attrs.evolve(config, node=_identified(config.node, _url(_reachable(config.host), listeners)))
+    node_config = _identified(config.node, _url(_reachable(config.host), listeners))
+    url = _url(config.host, listeners)
     try:
-        with without_group() as body, open_ports(config) as ports:
-            async with trio.open_nursery() as nursery:
-                node = await nursery.start(run_node, ports, config.node)
-                sockets = WorkerSockets(node, ports.log)
-                siblings, listening = await _meet_siblings(config, ports)
-                server = _server(node, sockets, ports, config.http_limits, siblings)
-                in_process = MemoryListener()
-                await nursery.start(server.serve, [in_process, *listening, *listeners])
-                url = _url(config.host, listeners)
+        with open_ports(attrs.evolve(config, node=node_config)) as ports:
+            async with serve_node(
+                ports, node_config, listeners, http_limits=config.http_limits, siblings=config.siblings, url=url
+            ) as served:
                 if url is not None:
                     ports.log.info("listening", url=url, db=shown_database(config.db))
-                with body.running():
-                    yield ServedEngine(node, server, sockets, in_process, url)
-                nursery.cancel_scope.cancel()
+                yield served
     finally:
         for listener in listeners:
             await trio.aclose_forcefully(listener)
+
+
+@asynccontextmanager
+async def serve_node(
+    ports: Ports,
+    config: NodeConfig,
+    listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
+    *,
+    http_limits: HttpLimits | None = None,
+    siblings: Path | None = None,
+    url: str | None = None,
+) -> AsyncIterator[ServedEngine]:
+    """The same on ports and listeners of the caller's, who closes the listeners if the node does not come to serve.
+
+    :param siblings: `AppConfig.siblings`. :param url: of the listeners; None: nobody finds them by one.
+    :raises StoreUnavailable: when the store cannot be opened.
+    """
+    with without_group() as body:
+        async with trio.open_nursery() as nursery:
+            node = await nursery.start(run_node, ports, config)
+            sockets = WorkerSockets(node, ports.log)
+            met, listening = await _meet_siblings(siblings, config.identity, ports)
+            server = _server(node, sockets, ports, http_limits or HttpLimits(), met)
+            in_process = MemoryListener()
+            await nursery.start(server.serve, [in_process, *listening, *listeners])
+            with body.running():
+                yield ServedEngine(node, server, sockets, in_process, url)
+            nursery.cancel_scope.cancel()
 
 
 async def _listen(config: AppConfig) -> list[trio.SocketListener]:
@@ -161,10 +184,12 @@ def _reachable(host: str) -> str:
     return host_name() if host in _EVERY_ADDRESS else host
 
 
-async def _meet_siblings(config: AppConfig, ports: Ports) -> tuple[Siblings | None, Sequence[trio.SocketListener]]:
-    if config.siblings is None:
+async def _meet_siblings(
+    directory: Path | None, identity: NodeIdentity, ports: Ports
+) -> tuple[Siblings | None, Sequence[trio.SocketListener]]:
+    if directory is None:
         return None, ()
-    siblings = Siblings(config.siblings, config.node.identity.node_id)
+    siblings = Siblings(directory, identity.node_id)
     try:
         return siblings, [await open_unix_listener(siblings.socket)]
     except OSError as error:  # only figures depend on it
