@@ -199,9 +199,13 @@ class Plan:
         return _numbered("storm", 1, self.options.storm_workers)
 
     @property
+    def program_hosts(self) -> tuple[str, ...]:
+        """Nodes, spare ones too, and workers: what crashes and is booted again."""
+        return (*self.node_hosts, *self.spare_hosts, *self.worker_hosts, *self.storm_hosts)
+
+    @property
     def hosts(self) -> tuple[str, ...]:
-        nodes = (*self.node_hosts, *self.spare_hosts)
-        return (*nodes, *self.worker_hosts, *self.storm_hosts, CLIENT, OPERATOR, DATABASE)
+        return (*self.program_hosts, CLIENT, OPERATOR, DATABASE)
 
     def worker_id(self, host: str) -> str:
         return self.options.twin_workers.get(host, host)
