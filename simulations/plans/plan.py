@@ -31,6 +31,7 @@ __all__ = [
     "Options",
     "Plan",
     "Schedule",
+    "check",
     "from_json",
     "to_json",
 ]
@@ -79,6 +80,11 @@ FaultKind = Literal[
     "crash_at",
 ]
 
+_OF_NOBODY: tuple[FaultKind, ...] = ("hints_lost", "rolling_restart", "redeploy")
+"""Faults without a host."""
+_OF_TWO: tuple[FaultKind, ...] = ("cut", "cut_one_way", "cut_database", "reset", "silence", "slow_link")
+"""Faults between two hosts."""
+
 
 class InvalidPlan(Exception):
     """The text is no plan, or no plan that this version can run. The message names what and where."""
@@ -91,14 +97,14 @@ class Fault:
 
     key: str
     """Stable: it survives the removal of other faults."""
-    at: float
+    at: float = attrs.field(converter=float)
     """Seconds since the start of the run."""
     kind: FaultKind
     host: str = ""
     other: str = ""
-    seconds: float = 0.0
+    seconds: float = attrs.field(default=0.0, converter=float)
     """How long it lasts; 0: it has no end of its own."""
-    amount: float = 0.0
+    amount: float = attrs.field(default=0.0, converter=float)
     both: bool = True
     """A cut: in both directions, or only from `host` to `other`."""
 
@@ -111,7 +117,7 @@ class InstanceSpec:
     """Stable, and the business key."""
     kind: str
     """The name of a workload."""
-    at: float
+    at: float = attrs.field(converter=float)
     """Seconds since the start of the run."""
     seed: int
     """For everything that its handlers and its client draw."""
@@ -234,10 +240,15 @@ def from_json(text: str) -> Plan:
         plan = structure(value, Plan)
     except ValueError as error:
         raise InvalidPlan(str(error)) from None
+    check(plan)
+    return plan
+
+
+def check(plan: Plan) -> None:
+    """:raises InvalidPlan: it contradicts itself: hosts that are not there, keys twice, times that are none."""
     complaints = list(_complaints(plan))
     if complaints:
         raise InvalidPlan("; ".join(complaints))
-    return plan
 
 
 def _check_format(value: object) -> None:
@@ -268,7 +279,7 @@ def _numbered(name: str, first: int, count: int) -> tuple[str, ...]:
 
 def _complaints(plan: Plan) -> Iterator[str]:
     yield from _option_complaints(plan)
-    hosts = {*plan.hosts, *SITES, ""}
+    hosts = set(plan.hosts)
     for number, fault in enumerate(plan.faults):
         yield from _fault_complaints(fault, f"$.faults[{number}]", hosts)
     for number, spec in enumerate(plan.instances):
@@ -298,9 +309,14 @@ def _option_complaints(plan: Plan) -> Iterator[str]:
 
 def _fault_complaints(fault: Fault, where: str, hosts: set[str]) -> Iterator[str]:
     yield from _time_complaints((("at", fault.at), ("seconds", fault.seconds)), where)
-    for name, host in (("host", fault.host), ("other", fault.other)):
-        if host not in hosts:
-            yield f"there is no host {host} @ {where}.{name}"
+    if not math.isfinite(fault.amount):
+        yield f"{fault.amount} is no amount @ {where}.amount"
+    if fault.kind not in _OF_NOBODY and fault.host not in hosts:
+        yield f"there is no host {fault.host!r} @ {where}.host"
+    if fault.kind in _OF_TWO and fault.other not in hosts:
+        yield f"there is no host {fault.other!r} @ {where}.other"
+    if fault.kind == "crash_at" and fault.other not in SITES:
+        yield f"there is no pause point {fault.other!r} @ {where}.other"
 
 
 def _time_complaints(times: Iterable[tuple[str, float]], where: str) -> Iterator[str]:

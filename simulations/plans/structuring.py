@@ -4,16 +4,15 @@ tells what and where. Nothing is coerced; whole numbers are fine where a decimal
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import cattrs
-from cattrs.strategies import configure_union_passthrough
 
 __all__ = ["structure", "unstructure"]
 
 T = TypeVar("T")
 
-JsonLeaf = str | int | float | bool | None
+JsonLeaf: TypeAlias = str | int | float | bool | None
 
 
 def structure(value: object, kind: type[T]) -> T:
@@ -55,9 +54,23 @@ def _decimal(value: object, _kind: type[float]) -> float:
     return float(value)  # type: ignore[arg-type]  # looked at above
 
 
+def _leaf(value: object, _kind: object) -> JsonLeaf:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ValueError(f"a simple value is expected, not {value!r}")
+
+
+def _word(value: object, kind: Any) -> object:
+    words: tuple[str, ...] = get_args(kind)
+    if value in words:
+        return value
+    raise ValueError(f"{value} is none of {', '.join(words)}")
+
+
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
-    configure_union_passthrough(JsonLeaf, converter)
+    converter.register_structure_hook(JsonLeaf, _leaf)
+    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _word)
     converter.register_structure_hook(str, _strictly(str, "a text"))
     converter.register_structure_hook(int, _strictly(int, "a whole number"))
     converter.register_structure_hook(bool, _strictly(bool, "true or false"))

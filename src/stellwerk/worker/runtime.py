@@ -44,6 +44,8 @@ _SUPERSEDED_WAIT_S = 30.0
 _ABORT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 10.0
 _GOODBYE_TIMEOUT_S = 3.0
+_TICK_S = 1e-6
+"""Virtual time moves only as far as it is waited for: a rest that rounding left over would be waited for for ever."""
 
 
 @frozen(kw_only=True)
@@ -427,7 +429,8 @@ class WorkerRun:
             self._expire_leases()
             self._watched_ms = self._table.next_deadline_ms()
             self._deadline_came_closer = trio.Event()
-            with trio.move_on_after(max(0.0, self._watched_ms / 1000 - self._clock.monotonic())):
+            left_s = self._watched_ms / 1000 - self._clock.monotonic()
+            with trio.move_on_after(max(_TICK_S, left_s)):
                 await self._deadline_came_closer.wait()
 
     def _mind_deadline(self) -> None:

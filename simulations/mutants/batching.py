@@ -1,0 +1,85 @@
+"""Several commands in one step (consistency.md 2) and leases given at birth (10)."""
+
+from __future__ import annotations
+
+from simulations.mutants.mutant import Mutant
+from simulations.mutants.patching import Rewrite
+
+__all__ = ["MUTANTS"]
+
+_INSTANCE = "stellwerk.actors.instance:InstanceActor"
+
+MUTANTS = (
+    Mutant(
+        name="refused-step-kept",
+        what="The state after a step is kept although the store has refused the step.",
+        invariants=("C1", "L5", "V1"),
+        patches=(
+            Rewrite(
+                f"{_INSTANCE}._commit",
+                (
+                    "began = services.ports.clock.monotonic()\n",
+                    "began = services.ports.clock.monotonic()\n    self._state = step.state\n",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="neighbours-acknowledged",
+        what="When one command of a step is refused, the others of it are told that they are done.",
+        invariants=("D1", "A1"),
+        patches=(
+            Rewrite(
+                f"{_INSTANCE}._refuse_guarded",
+                (
+                    "answer_lease(envelope, refused.answer)\n",
+                    "answer_lease(envelope, refused.answer)\n"
+                    "                for other in step.accepted:\n"
+                    "                    if not other.reply.answered:\n"
+                    "                        other.reply.set(LeaseAnswerKind.DONE)\n",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="neighbours-refused",
+        what="When one command of a step is refused, the others of it get the same refusal.",
+        invariants=("I2",),
+        patches=(
+            Rewrite(
+                f"{_INSTANCE}._refuse_guarded",
+                (
+                    "answer_lease(envelope, refused.answer)\n",
+                    "for other in step.accepted:\n"
+                    "                    if not other.reply.answered:\n"
+                    "                        answer_lease(other, refused.answer)\n",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="birth-room-leaks",
+        what="Room that was reserved for a task of a refused step is not given back.",
+        invariants=("V1", "P3"),
+        patches=(
+            Rewrite(
+                f"{_INSTANCE}._commit",
+                (
+                    "if isinstance(outcome, RefusedChangeset):\n        services.births.give_back(births)\n",
+                    "if isinstance(outcome, RefusedChangeset):\n",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="batch-decided-on-old-state",
+        what="Each command of a step is decided on the state before the step, not after the command before it.",
+        invariants=("C1", "V1"),
+        patches=(
+            Rewrite(
+                f"{_INSTANCE}._decide_in",
+                ("decide(state, envelope.command, context)", "decide(self._state, envelope.command, context)"),
+            ),
+        ),
+    ),
+)

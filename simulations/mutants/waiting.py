@@ -1,0 +1,88 @@
+"""Timers and messages (M1, M2; rule 6)."""
+
+from __future__ import annotations
+
+from simulations.mutants.mutant import Mutant
+from simulations.mutants.patching import Rewrite
+
+__all__ = ["MUTANTS"]
+
+_CLOCKWORK = "stellwerk.actors.clockwork:Clockwork"
+
+MUTANTS = (
+    Mutant(
+        name="timer-early",
+        what="Timers that are due before the next look are fired at once.",
+        invariants=("M2",),
+        patches=(
+            Rewrite(
+                f"{_CLOCKWORK}.fire_timers",
+                ("store.claim_timers(now_ms, _BATCH)", "store.claim_timers(now_ms + int(POLL_SECONDS * 1000), _BATCH)"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="timer-row-stays",
+        what="The row of a timer that has fired is not deleted with its step.",
+        invariants=("M2", "C3"),
+        patches=(
+            Rewrite(
+                "stellwerk.core.effects:_Rows.timer_gone",
+                (
+                    "if self.timers.pop(fact.timer_id, None) is None:",
+                    "if self.timers.pop(fact.timer_id, None) is None and not isinstance(fact, f.TimerFired):",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="message-not-consumed",
+        what="A message that was correlated stays and is correlated with the next one that waits for its key.",
+        invariants=("M1",),
+        patches=(
+            Rewrite(
+                "stellwerk.actors.steps:messages_of",
+                ("isinstance(command, CorrelateMessage | StartInstance)", "isinstance(command, StartInstance)"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="message-kept-too-shortly",
+        what="A message for which nobody waits yet is kept for a second only.",
+        invariants=("M1", "V1"),
+        patches=(
+            Rewrite(
+                "stellwerk.actors.operations:NodeOperations.publish_message",
+                (
+                    "self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms",
+                    "_TTL_MS_MIN",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="refused-message-given-up",
+        what="A message that its instance could not take, because it waits for it no more, is not matched again.",
+        invariants=("M1", "V1"),
+        patches=(
+            Rewrite(
+                f"{_CLOCKWORK}._not_correlated",
+                ('if refusal.code == "exists":', 'if refusal.code in ("exists", "not_open", "conflict", "not_found"):'),
+            ),
+        ),
+    ),
+    Mutant(
+        name="message-twice-by-id",
+        what="A message that is published again with its id, because its answer was lost, is a second message.",
+        invariants=("M1", "I1"),
+        patches=(
+            Rewrite(
+                "stellwerk.actors.operations:NodeOperations.publish_message",
+                (
+                    "message_id=message_id if message_id is not None else self.ports.entropy.uuid(),",
+                    "message_id=self.ports.entropy.uuid(),",
+                ),
+            ),
+        ),
+    ),
+)

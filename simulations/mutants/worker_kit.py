@@ -1,0 +1,85 @@
+"""The worker's half of the protocol: what it believes, reports and repeats (L6, K1; rules 16 and 18)."""
+
+from __future__ import annotations
+
+from simulations.mutants.mutant import Mutant
+from simulations.mutants.patching import Rewrite
+
+__all__ = ["MUTANTS"]
+
+_TABLE = "stellwerk.worker.leases:LeaseTable"
+_RUN = "stellwerk.worker.runtime:WorkerRun"
+
+MUTANTS = (
+    Mutant(
+        name="deadline-without-margin",
+        what="The worker counts a lease from the arrival of its frame, however long that was under way.",
+        invariants=("L6",),
+        patches=(
+            Rewrite(
+                "stellwerk.wire.session:FrameLatency.deadline_ms",
+                ("- self.margin_ms(server_time_ms, arrived_ms)", "- 0 * self.margin_ms(server_time_ms, arrived_ms)"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="connected-worker-trusts-on",
+        what="While it is connected the worker trusts its leases beyond their deadlines.",
+        invariants=("L6",),
+        patches=(
+            Rewrite(
+                f"{_RUN}._expire_leases",
+                (
+                    "self._table.pop_expired(self._clock.monotonic() * 1000)",
+                    "self._table.pop_expired(self._clock.monotonic() * 1000 - (0 if self._session is None else 2000))",
+                ),
+            ),
+            Rewrite(
+                f"{_RUN}._watch_deadlines",
+                (
+                    "self._watched_ms / 1000 - self._clock.monotonic()",
+                    "self._watched_ms / 1000 + 0.25 - self._clock.monotonic()",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="revoked-lease-goes-on",
+        what="A renewal that crosses with a revocation is believed: the handler goes on.",
+        invariants=("L6", "K1"),
+        patches=(
+            Rewrite(
+                f"{_RUN}.revoked",
+                (
+                    "lease = self._table.revoke(key, reason)",
+                    'lease = None if reason == "lost" else self._table.revoke(key, reason)',
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="report-leaves-out-finals",
+        what="A lease whose result is under way is not reported, and the engine takes such leases back (rule 16).",
+        invariants=("L6", "I2"),
+        patches=(
+            Rewrite(
+                f"{_TABLE}.holding", ("if lease.revoked is None)", "if lease.revoked is None and lease.final is None)")
+            ),
+            Rewrite(
+                "stellwerk.actors.session:WorkerSession._reconcile",
+                ("and not self.pending[held.task_id, held.fence]\n", "\n"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="known-fence-started-again",
+        what="An offer of a lease that is over for the worker starts its handler once more.",
+        invariants=("W1", "L6"),
+        patches=(
+            Rewrite(
+                f"{_TABLE}.accept",
+                ("if offer.fence <= self._gone.get(offer.task_id, -1):", "if offer.fence < 0:"),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,249 @@
+"""Machines of the simulated world: clocks that are wrong, programs that stand still or die without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from simulations.kernel.scheduling import PLACE
+from simulations.kernel.seal import EPOCH_MS
+from simulations.kernel.simulation import Simulation
+from simulations.world.hosts import HostClock, Hosts
+from simulations.world.network import Network
+
+
+class World:
+    """A simulation with some hosts. A violation fails the test unless it is expected."""
+
+    def __init__(self, *names: str, violations: tuple[str, ...] = ()) -> None:
+        self.simulation = Simulation(1, keep_trace=True)
+        self.network = Network(self.simulation)
+        self.hosts: Hosts
+        self._names = names
+        self._expected = list(violations)
+        self._error: BaseException | None = None
+
+    def run(self, body: Callable[[World], Awaitable[None]]) -> None:
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                self.hosts = Hosts(self.simulation, self.network, nursery)
+                for name in self._names:
+                    self.hosts.add(name, HostClock(self.simulation))
+                try:
+                    await body(self)
+                except Exception as error:
+                    self._error = error
+                self.simulation.abort()  # which alone ends what was killed
+
+        self.simulation.run(main)
+        if self._error is not None:
+            raise self._error
+        assert [violation.invariant for violation in self.simulation.properties.violations] == self._expected
+
+    def kinds(self, place: str) -> list[str]:
+        return [row.kind for row in self.simulation.trace.rows if row.place == place]
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_off_and_runs_too_fast() -> None:
+    world = World()
+
+    async def body(world: World) -> None:
+        clock = HostClock(world.simulation, offset_ms=-3_600_000, rate=1.02)
+        assert clock.wall_ms() == EPOCH_MS - 3_600_000
+        await trio.sleep(100)
+        assert clock.wall_ms() == EPOCH_MS - 3_600_000 + 102_000
+        assert clock.monotonic() == pytest.approx(102)
+        assert clock.true_time_of(clock.monotonic()) == pytest.approx(100)
+
+    world.run(body)
+
+
+def test_a_jump_moves_the_wall_clock_and_nothing_else() -> None:
+    world = World()
+
+    async def body(world: World) -> None:
+        clock = HostClock(world.simulation)
+        await clock.sleep(5)
+        clock.jump(-60_000)
+        assert (clock.wall_ms(), clock.monotonic()) == (EPOCH_MS - 55_000, 5)
+        clock.jump(3_660_000)
+        assert (clock.wall_ms(), clock.monotonic()) == (EPOCH_MS + 3_605_000, 5)
+
+    world.run(body)
+
+
+def test_who_sleeps_until_an_instant_finds_that_it_has_come() -> None:
+    world = World()
+
+    async def body(world: World) -> None:
+        clock = HostClock(world.simulation, rate=0.9817)
+        for number in range(1, 500):
+            before = clock.wall_ms()
+            until = clock.monotonic() + number / 7000
+            naps = 0
+            while (left := until - clock.monotonic()) > 0:
+                naps += 1
+                await clock.sleep(left)
+            assert naps <= 2, "each nap goes on by a microsecond at least"
+            await clock.sleep(number / 1000)
+            assert clock.wall_ms() >= before + number
+
+    world.run(body)
+
+
+def test_a_clock_that_stands_still_is_refused() -> None:
+    with pytest.raises(ValueError, match="rate"):
+        HostClock(Simulation(1), rate=0.0)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_and_its_tasks_know_where_they_run() -> None:
+    world = World("node-1")
+    places: list[str] = []
+
+    async def child() -> None:
+        places.append(PLACE.get())
+
+    async def program() -> None:
+        places.append(PLACE.get())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+
+    async def body(world: World) -> None:
+        for _ in range(2):
+            world.hosts.start("node-1", program)
+            assert PLACE.get() == ""
+            await world.hosts.ended("node-1")
+            assert not world.hosts["node-1"].is_up
+
+    world.run(body)
+    assert places == ["node-1#1", "node-1#1", "node-1#2", "node-1#2"]
+    assert world.kinds("node-1#2") == ["boot", "exit"]
+
+
+@pytest.mark.parametrize("kill", [Hosts.power_cut, Hosts.stop])
+def test_after_a_kill_nothing_of_the_program_runs_not_even_its_finally(kill: Callable[[Hosts, str], None]) -> None:
+    world = World("node-1")
+    steps: list[str] = []
+
+    async def program() -> None:
+        place = PLACE.get()
+        try:
+            while True:
+                steps.append(place)
+                await trio.sleep(1)
+        finally:
+            if not world.simulation.is_over:
+                steps.append("finally")
+
+    async def body(world: World) -> None:
+        world.hosts.start("node-1", program)
+        await trio.sleep(2.5)
+        kill(world.hosts, "node-1")
+        assert not world.hosts["node-1"].is_up
+        await world.hosts.stopped("node-1")
+        kill(world.hosts, "node-1")
+        await trio.sleep(10)
+        assert steps == ["node-1#1"] * 3
+        world.hosts.start("node-1", program)
+        await trio.sleep(1.5)
+        assert steps == ["node-1#1"] * 3 + ["node-1#2"] * 2
+
+    world.run(body)
+    assert world.kinds("node-1#1") == ["boot", "crash"]
+
+
+def test_a_frozen_host_makes_no_step_while_time_goes_on() -> None:
+    world = World("worker-1", "worker-2")
+    ticks: dict[str, list[float]] = {"worker-1": [], "worker-2": []}
+
+    def ticking(name: str) -> Callable[[], Awaitable[None]]:
+        async def program() -> None:
+            clock = world.hosts[name].clock
+            while True:
+                await clock.sleep(1)
+                ticks[name].append(clock.monotonic())
+
+        return program
+
+    async def body(world: World) -> None:
+        for name in ticks:
+            world.hosts.start(name, ticking(name))
+        await trio.sleep(2.5)
+        world.hosts.freeze("worker-1")
+        assert world.hosts["worker-1"].is_frozen
+        await trio.sleep(3)
+        world.hosts.thaw("worker-1")
+        await trio.sleep(0.75)
+
+    world.run(body)
+    assert ticks == {"worker-1": [1, 2, 5.5], "worker-2": [1, 2, 3, 4, 5, 6]}
+    assert world.kinds("worker-1#1") == ["boot", "freeze", "thaw"]
+
+
+def test_a_frozen_host_that_loses_power_starts_again_unfrozen() -> None:
+    world = World("node-1")
+    starts: list[str] = []
+
+    async def program() -> None:
+        starts.append(PLACE.get())
+        await trio.sleep_forever()
+
+    async def body(world: World) -> None:
+        world.hosts.start("node-1", program)
+        await trio.sleep(1)
+        world.hosts.freeze("node-1")
+        world.hosts.power_cut("node-1")
+        world.hosts.thaw("node-1")
+        world.hosts.start("node-1", program)
+        await trio.sleep(1)
+
+    world.run(body)
+    assert starts == ["node-1#1", "node-1#2"]
+    assert world.kinds("node-1#1") == ["boot", "freeze", "crash"]
+
+
+def test_what_a_program_raises_is_a_violation_that_says_where() -> None:
+    world = World("node-1", violations=("P0",))
+
+    async def fail() -> None:
+        await trio.sleep(3)
+        raise RuntimeError("the disk is on fire")
+
+    async def program() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            nursery.start_soon(trio.sleep_forever)
+
+    async def body(world: World) -> None:
+        world.hosts.start("node-1", program)
+        await trio.sleep(10)
+
+    world.run(body)
+    [violation] = world.simulation.properties.violations
+    assert (violation.invariant, violation.us) == ("P0", 3_000_000)
+    assert violation.message.startswith("node-1#1 broke: RuntimeError: the disk is on fire (test_hosts.py:")
+
+
+def test_wrong_names_and_second_starts_are_refused() -> None:
+    world = World("node-1")
+
+    async def body(world: World) -> None:
+        with pytest.raises(KeyError, match="node-9"):
+            world.hosts.start("node-9", trio.sleep_forever)
+        with pytest.raises(ValueError, match="node-1 already"):
+            world.hosts.add("node-1", HostClock(world.simulation))
+        world.hosts.start("node-1", trio.sleep_forever)
+        with pytest.raises(ValueError, match="node-1#1 is up already"):
+            world.hosts.start("node-1", trio.sleep_forever)
+        assert "node-1" in world.hosts
+        assert [host.name for host in world.hosts] == ["node-1"]
+
+    world.run(body)
