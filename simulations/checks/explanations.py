@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 import attrs
@@ -23,7 +23,9 @@ from stellwerk.ports import (
     LeaseTasks,
     Pruned,
     PruneInstances,
+    ReleaseLease,
     ReleaseLeases,
+    RenewLease,
     RenewLeases,
     Resumed,
     ResumeSession,
@@ -137,15 +139,8 @@ class Explanations:
             case ExtendLease() if _is_done(outcome):
                 act = Act(ActKind.EXTEND, operation.fence, duration_ms=operation.duration_ms)
                 self._add(operation.task_id, act)
-            case RenewLeases() if isinstance(outcome, tuple):
-                for renewed, answer in zip(operation.leases, outcome, strict=True):
-                    if _is_done(answer):
-                        self._add(renewed.task_id, Act(ActKind.RENEW, renewed.fence))
-            case ReleaseLeases() if isinstance(outcome, tuple):
-                for released, answer in zip(operation.leases, outcome, strict=True):
-                    if _is_done(answer):
-                        act = Act(ActKind.RELEASE, released.fence, is_started=released.started)
-                        self._add(released.task_id, act)
+            case RenewLeases() | ReleaseLeases() if isinstance(outcome, tuple):
+                self._explain_each(operation.leases, outcome)
             case ResumeSession() if isinstance(outcome, Resumed):
                 for task in outcome.kept:
                     self._add(task.task_id, Act(ActKind.RESUME, task.fence, operation.holder))
@@ -156,6 +151,15 @@ class Explanations:
                     self._add(task.task_id, Act(ActKind.EXPIRE, task.fence))
             case _:
                 pass
+
+    def _explain_each(self, wishes: Sequence[RenewLease | ReleaseLease], answers: Sequence[object]) -> None:
+        for wish, answer in zip(wishes, answers, strict=True):
+            if not _is_done(answer):
+                continue
+            if isinstance(wish, RenewLease):
+                self._add(wish.task_id, Act(ActKind.RENEW, wish.fence))
+            else:
+                self._add(wish.task_id, Act(ActKind.RELEASE, wish.fence, is_started=wish.started))
 
 
 def _is_done(outcome: object) -> bool:

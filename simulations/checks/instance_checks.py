@@ -1,8 +1,8 @@
-"""Instances: versions without gaps, histories that only grow and fold, rows that say what the history says (E, C, F3)."""
+"""Instances: versions without gaps, histories that only grow and fold, rows that agree with them (E, C, F3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from typing import TypeAlias, cast
 
 from simulations.checks.explanations import Explanations
@@ -176,7 +176,7 @@ class InstanceChecks:
 
     def _ends(self, state: InstanceState, fact: f.Fact) -> None:
         """Nothing is left over, however an instance ends."""
-        left = {
+        left: dict[str, Sized] = {
             "tokens": state.tokens,
             "tasks": state.tasks,
             "user tasks": state.user_tasks,

@@ -44,9 +44,8 @@ class Promises:
         self._reports.always("D1", is_safe, lambda: f"{_shown(promise)} by commit {number}, synced is {self._synced}")
         others = self._given.setdefault(promise.task_id, {})
         for other in others.values():
-            self._reports.always(
-                "A1", _may_both(other, promise), lambda: f"{_shown(promise)}, and before it {_shown(other)}"
-            )
+            if not _may_both(other, promise):
+                self._reports.always("A1", False, f"{_shown(promise)}, and before it {_shown(other)}")
         others.setdefault(promise.fence, promise)
 
     # --- from the database -----------------------------------------------------------------------------------------

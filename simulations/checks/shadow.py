@@ -85,6 +85,9 @@ class Shadow:
     def ids_of(self, instance_id: str, table: str) -> Iterator[str]:
         return (str(key) for name, key in self.rows_of.get(instance_id, ()) if name == table)
 
+    def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
+        return (instance_id, dedupe_key) in self._tables["inbox"]
+
     def attempts_of_task(self, task_id: str) -> Iterator[TaskAttempt]:
         return (attempt for (owner, _), attempt in self.attempts.items() if owner == task_id)
 

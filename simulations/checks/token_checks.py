@@ -1,4 +1,4 @@
-"""Tokens against the model, without the engine's own folding: each is in one place, and moves only as the arrows say (C1).
+"""Tokens against the model, without the engine's own folding: each is in one place and moves as the arrows say (C1).
 
 A parallel gateway takes one token of each incoming flow and gives one to each outgoing flow.
 """

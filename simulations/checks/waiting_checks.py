@@ -49,7 +49,7 @@ class WaitingChecks:
             is_there = stored is not None and not stored.is_consumed
             self._check("M1", is_there, changeset.instance_id, f"it took message {message_id}, which was not there")
         for dedupe_key in changeset.inbox_consumed:
-            is_there = (changeset.instance_id, dedupe_key) in self._shadow.waiting("inbox")
+            is_there = self._shadow.has_inbox_row(changeset.instance_id, dedupe_key)
             self._check("M1", is_there, changeset.instance_id, f"it took inbox row {dedupe_key}, which was not there")
 
     def _check(self, invariant: str, holds: bool, instance_id: str, what: str) -> None:

@@ -13,6 +13,7 @@ from simulations.cluster.calls import ClientObserver
 from simulations.cluster.clients import ClientProgram
 from simulations.cluster.nodes import NodeProgram
 from simulations.cluster.operator import OperatorProgram
+from simulations.cluster.outcomes import Rows, outcomes_of
 from simulations.cluster.pauses import PausePoints
 from simulations.cluster.surroundings import Stores, Surroundings
 from simulations.cluster.taps import WorkerObserver, tapped_workers
@@ -24,6 +25,7 @@ from simulations.kernel.simulation import Simulation
 from simulations.plans.plan import CLIENT, OPERATOR, Plan
 from simulations.workloads.base import Workload
 from simulations.workloads.performing import Handlers
+from simulations.workloads.reading import InstanceOutcome
 from simulations.world.hosts import HostClock, Hosts
 from simulations.world.network import Network
 
@@ -113,6 +115,9 @@ class Cluster:
     def _node_names(self) -> Sequence[str]:
         return [name for name in self.nodes if name in self.plan.node_hosts or self._hosts[name].incarnation > 0]
 
+    def is_up(self, host: str) -> bool:
+        return self._hosts[host].is_up
+
     # --- the life of a run -----------------------------------------------------------------------------------------
 
     @contextmanager
@@ -137,6 +142,10 @@ class Cluster:
         await trio.sleep(seconds)
         if not (self._is_calm and name in self.plan.options.stays_dead):
             self.boot(name)
+
+    def outcomes(self, rows: Rows) -> dict[str, list[InstanceOutcome]]:
+        """At the end: business key to the instances that have it, for the workloads to judge."""
+        return outcomes_of(rows, self.handlers, self.client.records)
 
     # --- what faults do --------------------------------------------------------------------------------------------
 
@@ -170,7 +179,9 @@ class Cluster:
 
     def lose_hints(self, chance: float) -> None:
         """So likely is a hint lost now; 0: as the plan's options say."""
-        self._stores.lose_hints(chance)
+        hints = self._stores.hints
+        if hints is not None:
+            hints.loss = chance or self.plan.options.hint_loss
 
     # --- programs --------------------------------------------------------------------------------------------------
 

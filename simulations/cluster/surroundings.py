@@ -17,7 +17,12 @@ from simulations.world.hosts import HostClock, Hosts
 from simulations.world.network import Network
 from stellwerk.ports import Store
 
-__all__ = ["Stores", "Surroundings"]
+__all__ = ["Hints", "Stores", "Surroundings"]
+
+
+class Hints(Protocol):
+    loss: float
+    """The chance that a hint does not reach a node."""
 
 
 class Stores(Protocol):
@@ -26,8 +31,9 @@ class Stores(Protocol):
     def store_for(self, host_name: str, node_id: str, clock: HostClock) -> Store:
         """A store as one node's process has it, not opened yet."""
 
-    def lose_hints(self, chance: float) -> None:
-        """So likely is a hint lost now; 0: as the backend's settings say."""
+    @property
+    def hints(self) -> Hints | None:
+        """What carries hints from node to node; None: there is one node."""
 
 
 @attrs.frozen(kw_only=True)

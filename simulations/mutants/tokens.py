@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         name="join-fires-early",
         what="A parallel join goes on when all but one of its flows have brought a token.",
-        invariants=("W1", "C3"),
+        invariants=("W", "C3"),
         patches=(
             Rewrite(
                 f"{_GATEWAYS}:_parallel",
@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(
         name="result-of-branch-lost",
         what="What a task returns while another branch is still open does not become a variable.",
-        invariants=("W1", "D1"),
+        invariants=("W", "D1"),
         patches=(
             Rewrite(
                 "stellwerk.core.rules.tasks:complete_task",

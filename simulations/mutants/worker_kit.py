@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         name="known-fence-started-again",
         what="An offer of a lease that is over for the worker starts its handler once more.",
-        invariants=("W1", "L6"),
+        invariants=("W", "L6"),
         patches=(
             Rewrite(
                 f"{_TABLE}.accept",

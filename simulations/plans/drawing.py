@@ -82,6 +82,7 @@ def draw_plan(
     plan = Plan(
         seed=seed, label=f"{size} {mode} {seed}", options=_draw_options(dice, hardship, _SCALES[size], overrides)
     )
+    check(plan)
     possible = possible_kinds(plan)
     kinds = tuple(overrides.get("kinds", filter(hardship.strikes, possible)))
     if not set(kinds) <= set(possible):

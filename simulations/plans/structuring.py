@@ -60,6 +60,11 @@ def _leaf(value: object, _kind: object) -> JsonLeaf:
     raise ValueError(f"a simple value is expected, not {value!r}")
 
 
+def _is_words(kind: Any) -> bool:
+    origin: object = get_origin(kind)
+    return origin is Literal
+
+
 def _word(value: object, kind: Any) -> object:
     words: tuple[str, ...] = get_args(kind)
     if value in words:
@@ -70,7 +75,7 @@ def _word(value: object, kind: Any) -> object:
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
     converter.register_structure_hook(JsonLeaf, _leaf)
-    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _word)
+    converter.register_structure_hook_func(_is_words, _word)
     converter.register_structure_hook(str, _strictly(str, "a text"))
     converter.register_structure_hook(int, _strictly(int, "a whole number"))
     converter.register_structure_hook(bool, _strictly(bool, "true or false"))

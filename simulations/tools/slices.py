@@ -37,6 +37,8 @@ class Subject:
 
     tasks: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """What the plan calls these instances."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -69,7 +71,9 @@ def subject_of(rows: Sequence[Row]) -> Subject:
     if not tasks:
         tasks = [task for task in known.tasks if known.instance_of_task.get(task) in instances]
     instances += [known.instance_of_task[task] for task in tasks if task in known.instance_of_task]
-    return Subject(tuple(tasks[:_TASKS_MAX]), tuple(dict.fromkeys(instances)))
+    unique = tuple(dict.fromkeys(instances))
+    keys = tuple(key for key, instance in known.instance_of_key.items() if instance in unique)
+    return Subject(tuple(tasks[:_TASKS_MAX]), unique, keys)
 
 
 class _Known:
@@ -137,7 +141,7 @@ def _touching(rows: Sequence[Row], subject: Subject) -> Iterator[Row]:
     if not subject.ids:
         yield from rows[-_WITHOUT_SUBJECT_ROWS:]
         return
-    mentions = _mentions(subject.ids)
+    mentions = _mentions((*subject.ids, *subject.keys))
     asked: set[tuple[str, str]] = set()
     for row in rows:
         request = row.place, text_of(row, "ref")

@@ -1,4 +1,4 @@
-"""How a node has its operations done by the simulated database: all of a batch at once, or as `PostgresStore` does it."""
+"""How a node has its operations done by the simulated database: a batch at once, or as `PostgresStore` does it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from collections import Counter
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
 import trio
 
 from simulations.kernel.draws import between, chance
@@ -40,6 +39,7 @@ from simulations.world.transactions import OpenTransactions
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import StellwerkError
 from stellwerk.ports import Clock, HistoryStep, InstanceSummary
+from stellwerk.values import frozen
 
 __all__ = ["ISOLATIONS", "Database", "DatabaseSettings"]
 
@@ -53,7 +53,7 @@ _ANSWER_SECONDS_MAX = 70.0
 _CRASH_WAIT_SECONDS = 0.5
 
 
-@attrs.frozen
+@frozen(kw_only=True)
 class DatabaseSettings:
     isolation: str = "serialisable"
     sync_seconds: float = 0.003
@@ -271,6 +271,10 @@ class Database:
         self.clock_jumps += 1
         self.simulation.properties.sometimes("database: the clock was set forward")
 
+    def lose_hints(self, chance: float) -> None:
+        """So likely is a hint lost now; 0: as the settings say."""
+        self.hints.loss = chance or self.settings.hint_loss
+
     # --- for nodes, and for those who judge ------------------------------------------------------------------------
 
     def store_for(self, host_name: str, node_id: str, clock: Clock) -> SharedStore:
@@ -279,6 +283,13 @@ class Database:
         name = f"{host_name}.{self._stores[host_name]}"
         log = TraceLog(self.simulation, host_name)
         return SharedStore(self, WiredLine(self), host_name, name, node_id, clock, log)
+
+    @property
+    def commit_count(self) -> int:
+        return self.commits.count
+
+    def lease_now_ms(self) -> int:
+        return self.rows.now_ms()
 
     def all_tasks(self) -> list[ExternalTask]:
         return self.rows.all_tasks()

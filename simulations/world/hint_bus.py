@@ -1,4 +1,4 @@
-"""Hints between the nodes of the simulated database, as over LISTEN and NOTIFY: each may be lost, late, or come twice."""
+"""Hints between the nodes of the simulated database, as over LISTEN and NOTIFY: each may be lost, late or doubled."""
 
 from __future__ import annotations
 

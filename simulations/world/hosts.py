@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 import trio
 
+from simulations.kernel.draws import integer
 from simulations.kernel.scheduling import PLACE
 from simulations.kernel.seal import EPOCH_MS
 from simulations.kernel.simulation import Simulation
@@ -18,6 +19,7 @@ from stellwerk.instants import InstantMs
 __all__ = ["Host", "HostClock", "Hosts"]
 
 _FRAMES_MAX = 6
+_UPTIME_SECONDS_MAX = 100 * 24 * 3600
 _REST_MS = 1e-6
 """What sums of floats may lack: who sleeps until a millisecond does not wake up before it."""
 
@@ -28,21 +30,25 @@ class HostClock:
 
     def __init__(self, simulation: Simulation, *, offset_ms: int = 0, rate: float = 1.0) -> None:
         """:param offset_ms: of the wall time at the start. rate: its seconds in a true second.
-        :raises ValueError: a rate that is not above 0."""
+
+        :raises ValueError: a rate that is not above 0.
+        """
         if not rate > 0:
             raise ValueError(f"a clock's rate must be above 0, not {rate}")
         self._now = simulation.now
         self.offset_ms = offset_ms
         self.rate = rate
+        self.uptime_seconds = 0
+        """What the monotonic time showed at the start of the simulation."""
 
     def __repr__(self) -> str:
         return f"HostClock(offset_ms={self.offset_ms}, rate={self.rate})"
 
     def wall_ms(self) -> InstantMs:
-        return EPOCH_MS + self.offset_ms + math.floor(self.monotonic() * 1000 + _REST_MS)
+        return EPOCH_MS + self.offset_ms + math.floor(self._now() * self.rate * 1000 + _REST_MS)
 
     def monotonic(self) -> float:
-        return self._now() * self.rate
+        return self.uptime_seconds + self._now() * self.rate
 
     async def sleep(self, seconds: float) -> None:
         """Of this clock, and up to a microsecond longer: who sleeps until an instant finds that it has come."""
@@ -57,7 +63,7 @@ class HostClock:
 
     def true_time_of(self, monotonic: float) -> float:
         """True seconds since the start of the simulation when this clock's monotonic time shows that."""
-        return monotonic / self.rate
+        return (monotonic - self.uptime_seconds) / self.rate
 
 
 class Host:
@@ -102,9 +108,14 @@ class Hosts:
         return name in self._hosts
 
     def add(self, name: str, clock: HostClock) -> Host:
-        """A machine that is switched off. :raises ValueError: there is one of this name."""
+        """A machine that runs no program yet. Its monotonic time has a start of its own, so that nobody can compare
+        that of two machines.
+
+        :raises ValueError: there is one of this name.
+        """
         if name in self._hosts:
             raise ValueError(f"there is a host {name} already")
+        clock.uptime_seconds = integer(self._simulation.seed, _UPTIME_SECONDS_MAX, "uptime", name)
         host = self._hosts[name] = Host(name, clock)
         return host
 

@@ -130,8 +130,8 @@ class Submitter:
     async def until_known(self, attempt: Callable[[Doubt], Awaitable[T]], batch_id: str) -> T:
         """Submit again while that may help, and in any case until it is known whether it was committed.
 
-        :raises StoreUnavailable: nothing was committed, or the message says that this is not known. Blocked, ClockWasSet:
-            nothing was committed.
+        :raises StoreUnavailable: nothing was committed, or the message says that this is not known.
+            Blocked, ClockWasSet: nothing was committed.
         """
         began = self._clock.monotonic()
         doubt = Doubt()

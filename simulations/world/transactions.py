@@ -214,9 +214,10 @@ class OpenTransactions:
 
     def _read(self, batch: Batch, opened: _Open) -> None:
         rows = self._database.rows
-        opened.found.definitions = {
-            key: rows.tables.latest_definition(key) for key in sorted(_wanted(batch.operations).definitions)
-        }
+        wanted = _wanted(batch.operations)
+        # Those to which a version is added are locked, and stay as they are.
+        seen = sorted(wanted.definitions - wanted.deployed)
+        opened.found.definitions = {key: rows.tables.latest_definition(key) for key in seen}
         opened.now_ms = rows.now_ms()
         opened.owner.idle_since = self._database.simulation.now()
 

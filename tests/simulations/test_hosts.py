@@ -11,48 +11,15 @@ from simulations.kernel.scheduling import PLACE
 from simulations.kernel.seal import EPOCH_MS
 from simulations.kernel.simulation import Simulation
 from simulations.world.hosts import HostClock, Hosts
-from simulations.world.network import Network
-
-
-class World:
-    """A simulation with some hosts. A violation fails the test unless it is expected."""
-
-    def __init__(self, *names: str, violations: tuple[str, ...] = ()) -> None:
-        self.simulation = Simulation(1, keep_trace=True)
-        self.network = Network(self.simulation)
-        self.hosts: Hosts
-        self._names = names
-        self._expected = list(violations)
-        self._error: BaseException | None = None
-
-    def run(self, body: Callable[[World], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                self.hosts = Hosts(self.simulation, self.network, nursery)
-                for name in self._names:
-                    self.hosts.add(name, HostClock(self.simulation))
-                try:
-                    await body(self)
-                except Exception as error:
-                    self._error = error
-                self.simulation.abort()  # which alone ends what was killed
-
-        self.simulation.run(main)
-        if self._error is not None:
-            raise self._error
-        assert [violation.invariant for violation in self.simulation.properties.violations] == self._expected
-
-    def kinds(self, place: str) -> list[str]:
-        return [row.kind for row in self.simulation.trace.rows if row.place == place]
-
+from simulations.world.small_world import SmallWorld
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_is_off_and_runs_too_fast() -> None:
-    world = World()
+    world = SmallWorld()
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         clock = HostClock(world.simulation, offset_ms=-3_600_000, rate=1.02)
         assert clock.wall_ms() == EPOCH_MS - 3_600_000
         await trio.sleep(100)
@@ -64,9 +31,9 @@ def test_a_clock_that_is_off_and_runs_too_fast() -> None:
 
 
 def test_a_jump_moves_the_wall_clock_and_nothing_else() -> None:
-    world = World()
+    world = SmallWorld()
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         clock = HostClock(world.simulation)
         await clock.sleep(5)
         clock.jump(-60_000)
@@ -78,9 +45,9 @@ def test_a_jump_moves_the_wall_clock_and_nothing_else() -> None:
 
 
 def test_who_sleeps_until_an_instant_finds_that_it_has_come() -> None:
-    world = World()
+    world = SmallWorld()
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         clock = HostClock(world.simulation, rate=0.9817)
         for number in range(1, 500):
             before = clock.wall_ms()
@@ -96,6 +63,20 @@ def test_who_sleeps_until_an_instant_finds_that_it_has_come() -> None:
     world.run(body)
 
 
+def test_the_monotonic_times_of_two_machines_cannot_be_compared() -> None:
+    world = SmallWorld("node-1", "node-2")
+
+    async def body(world: SmallWorld) -> None:
+        await trio.sleep(7)
+        one, two = (world.hosts[name].clock for name in ("node-1", "node-2"))
+        assert abs(one.monotonic() - two.monotonic()) > 60
+        for clock in (one, two):
+            assert clock.true_time_of(clock.monotonic() + 1) == pytest.approx(8)
+            assert clock.wall_ms() == EPOCH_MS + 7_000
+
+    world.run(body)
+
+
 def test_a_clock_that_stands_still_is_refused() -> None:
     with pytest.raises(ValueError, match="rate"):
         HostClock(Simulation(1), rate=0.0)
@@ -105,7 +86,7 @@ def test_a_clock_that_stands_still_is_refused() -> None:
 
 
 def test_a_program_and_its_tasks_know_where_they_run() -> None:
-    world = World("node-1")
+    world = SmallWorld("node-1")
     places: list[str] = []
 
     async def child() -> None:
@@ -116,7 +97,7 @@ def test_a_program_and_its_tasks_know_where_they_run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child)
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         for _ in range(2):
             world.hosts.start("node-1", program)
             assert PLACE.get() == ""
@@ -130,7 +111,7 @@ def test_a_program_and_its_tasks_know_where_they_run() -> None:
 
 @pytest.mark.parametrize("kill", [Hosts.power_cut, Hosts.stop])
 def test_after_a_kill_nothing_of_the_program_runs_not_even_its_finally(kill: Callable[[Hosts, str], None]) -> None:
-    world = World("node-1")
+    world = SmallWorld("node-1")
     steps: list[str] = []
 
     async def program() -> None:
@@ -143,7 +124,7 @@ def test_after_a_kill_nothing_of_the_program_runs_not_even_its_finally(kill: Cal
             if not world.simulation.is_over:
                 steps.append("finally")
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         world.hosts.start("node-1", program)
         await trio.sleep(2.5)
         kill(world.hosts, "node-1")
@@ -161,19 +142,20 @@ def test_after_a_kill_nothing_of_the_program_runs_not_even_its_finally(kill: Cal
 
 
 def test_a_frozen_host_makes_no_step_while_time_goes_on() -> None:
-    world = World("worker-1", "worker-2")
+    world = SmallWorld("worker-1", "worker-2")
     ticks: dict[str, list[float]] = {"worker-1": [], "worker-2": []}
 
     def ticking(name: str) -> Callable[[], Awaitable[None]]:
         async def program() -> None:
             clock = world.hosts[name].clock
+            began = clock.monotonic()
             while True:
                 await clock.sleep(1)
-                ticks[name].append(clock.monotonic())
+                ticks[name].append(clock.monotonic() - began)
 
         return program
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         for name in ticks:
             world.hosts.start(name, ticking(name))
         await trio.sleep(2.5)
@@ -189,14 +171,14 @@ def test_a_frozen_host_makes_no_step_while_time_goes_on() -> None:
 
 
 def test_a_frozen_host_that_loses_power_starts_again_unfrozen() -> None:
-    world = World("node-1")
+    world = SmallWorld("node-1")
     starts: list[str] = []
 
     async def program() -> None:
         starts.append(PLACE.get())
         await trio.sleep_forever()
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         world.hosts.start("node-1", program)
         await trio.sleep(1)
         world.hosts.freeze("node-1")
@@ -211,7 +193,7 @@ def test_a_frozen_host_that_loses_power_starts_again_unfrozen() -> None:
 
 
 def test_what_a_program_raises_is_a_violation_that_says_where() -> None:
-    world = World("node-1", violations=("P0",))
+    world = SmallWorld("node-1")
 
     async def fail() -> None:
         await trio.sleep(3)
@@ -222,20 +204,20 @@ def test_what_a_program_raises_is_a_violation_that_says_where() -> None:
             nursery.start_soon(fail)
             nursery.start_soon(trio.sleep_forever)
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         world.hosts.start("node-1", program)
         await trio.sleep(10)
 
-    world.run(body)
+    world.run(body, violations=["P0"])
     [violation] = world.simulation.properties.violations
     assert (violation.invariant, violation.us) == ("P0", 3_000_000)
     assert violation.message.startswith("node-1#1 broke: RuntimeError: the disk is on fire (test_hosts.py:")
 
 
 def test_wrong_names_and_second_starts_are_refused() -> None:
-    world = World("node-1")
+    world = SmallWorld("node-1")
 
-    async def body(world: World) -> None:
+    async def body(world: SmallWorld) -> None:
         with pytest.raises(KeyError, match="node-9"):
             world.hosts.start("node-9", trio.sleep_forever)
         with pytest.raises(ValueError, match="node-1 already"):

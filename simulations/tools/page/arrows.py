@@ -114,14 +114,14 @@ class _Arrows:
                 continue
             told.add(grant)
             title = f"{step.change.worker} never got {grant[0]} with fence {grant[1]}"
-            yield Arrow(step.node, step.at, step.change.worker, step.at + _FLIGHT_SECONDS, "lost", title)
+            yield Arrow(step.node, step.at, step.change.worker, step.at + _FLIGHT_SECONDS, "lost", "lost", title)
 
     def _commits(self) -> Iterator[Arrow]:
         """From the node to the task: who changed it."""
         for step in self._steps:
             if step.node:
                 title = f"{step.at:.6f} s: {sentence(step.row, (step.change.key,))}"
-                yield Arrow(step.node, step.at, step.change.key, step.at, "commit", title)
+                yield Arrow(step.node, step.at, step.change.key, step.at, "commit", "", title)
 
 
 def _grant_of(step: Step) -> tuple[str, str] | None:
@@ -139,13 +139,23 @@ def _call(row: Row) -> tuple[str, str, str]:
     return row.place, text_of(row, "key"), text_of(row, "number")
 
 
+def _label(row: Row) -> str:
+    match row.kind:
+        case "request":
+            return text_of(row, "method")
+        case "answer":
+            return "no answer" if text_of(row, "lost") else text_of(row, "status")
+        case _:
+            return f"{text_of(row, 'type')} {text_of(row, 'code')}".rstrip()
+
+
 def _to(row: Row, node: str, step: Step | None) -> Arrow:
     at, host = seconds_of(row), host_of(row.place)
     end = step.at if step else at + _FLIGHT_SECONDS
-    return Arrow(host, at, node, end, "request", f"{at:.6f} s: {host} {sentence(row)}")
+    return Arrow(host, at, node, end, "request", _label(row), f"{at:.6f} s: {host} {sentence(row)}")
 
 
 def _from(row: Row, node: str, step: Step | None, tone: ArrowTone) -> Arrow:
     at, host = seconds_of(row), host_of(row.place)
     start = step.at if step else at - _FLIGHT_SECONDS
-    return Arrow(node, start, host, at, tone, f"{at:.6f} s: {host} {sentence(row)}")
+    return Arrow(node, start, host, at, tone, _label(row), f"{at:.6f} s: {host} {sentence(row)}")

@@ -202,7 +202,20 @@ def _arrow(arrow: Arrow, layout: Layout) -> Iterator[str]:
         f'x2="{layout.x(arrow.end):.1f}" y1="{y1:.1f}" y2="{y2 - down * 4:.1f}"'
     )
     yield f'<line class="arrow {arrow.tone}" {place}{head}><title>{escape(arrow.title)}</title></line>'
+    if arrow.label:
+        at, lane, y = _place_of_word(arrow, y1, y2)
+        yield (
+            f'<text class="word {arrow.tone}" data-word="{at:.6f}" data-lane="{escape(lane)}" '
+            f'x="{layout.x(at) + 4:.1f}" y="{y:.1f}">{escape(arrow.label)}</text>'
+        )
     yield f'<line class="touch" {place}><title>{escape(arrow.title)}</title></line>'
+
+
+def _place_of_word(arrow: Arrow, y1: float, y2: float) -> tuple[float, str, float]:
+    """Beside the end of the arrow that the trace tells: the host's, not the node's."""
+    if arrow.tone == "request":
+        return arrow.start, arrow.start_lane, y1 + (12 if y2 > y1 else -6)
+    return arrow.end, arrow.end_lane, y2 + (-8 if y2 > y1 else 14)
 
 
 def _mark(mark: Mark, layout: Layout) -> str:

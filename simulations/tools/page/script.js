@@ -7,9 +7,11 @@
   const axis = document.getElementById("axis");
   const left = Number(figure.dataset.left), right = Number(figure.dataset.right), height = Number(figure.dataset.height);
   const events = [...document.querySelectorAll("#events tr")];
+  const number = (element, name) => Number(element.dataset[name]);
   const timed = [...figure.querySelectorAll("[data-s]")];
   const marks = [...figure.querySelectorAll(".mark")];
   const labels = [...figure.querySelectorAll("[data-from]")];
+  const words = [...figure.querySelectorAll("[data-word]")].sort((a, b) => number(a, "word") - number(b, "word"));
   const anchored = [...figure.querySelectorAll("[data-at]")];
   const view = { start: story.start, end: story.end };
   const NARROWEST = 0.0005;
@@ -17,7 +19,6 @@
   let playing = null;
 
   const x = (at) => left + (right - left) * (at - view.start) / (view.end - view.start);
-  const number = (element, name) => Number(element.dataset[name]);
 
   // --- zoom -----------------------------------------------------------------------------------------------------
 
@@ -45,13 +46,26 @@
       one.style.display = isShown ? "" : "none";
       one.setAttribute("x", from + 5);
     }
+    for (const one of words) one.setAttribute("x", x(number(one, "word")) + 4);
     for (const one of anchored) {
       const at = x(number(one, "at")), isRight = at - left < 200;
       one.style.textAnchor = isRight ? "start" : "end";
       one.setAttribute("x", at + (isRight ? 6 : -6));
     }
+    thinOut();
     drawAxis();
     placeCursor();
+  }
+
+  function thinOut() {
+    // Words beside arrows are shown where they lie over no other.
+    const ends = {};
+    for (const one of words) {
+      const at = Number(one.getAttribute("x")), end = at + one.textContent.length * 5.5 + 4;
+      const isFree = at >= left && end <= right && at > (ends[one.dataset.lane] ?? 0);
+      one.style.display = isFree ? "" : "none";
+      if (isFree) ends[one.dataset.lane] = end;
+    }
   }
 
   function drawAxis() {
@@ -129,7 +143,7 @@
     if (current === null) return;
     current.classList.add("now");
     const box = document.getElementById("events");
-    box.scrollTop = current.offsetTop - box.offsetTop - box.clientHeight / 2;
+    box.scrollTop += current.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
   }
 
   function moveTo(at) {
@@ -138,6 +152,7 @@
     document.getElementById("now").textContent = `${now.toFixed(6)} s`;
     placeCursor();
     for (const one of timed) one.classList.toggle("future", number(one, "s") > now + 5e-7 && one.id !== "violation");
+    for (const one of words) one.classList.toggle("future", number(one, "word") > now + 5e-7);
     for (const one of marks) one.classList.toggle("future", number(one, "x") > now + 5e-7);
     tellStates();
     tellEvents();

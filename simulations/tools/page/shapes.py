@@ -54,6 +54,7 @@ class Arrow:
     end_lane: str
     end: float
     tone: ArrowTone
+    label: str
     title: str
 
 

@@ -19,6 +19,7 @@ __all__ = ["story_of"]
 _MARGIN = 0.04
 """Of the time that is shown, at both ends."""
 _SECONDS_MIN = 0.05
+_PROMISES_SHARE = 0.15
 _ORDER = ("client", "operator", "database", "node", "worker", "storm")
 _MARK_TONES = {"boot": "boot", "crash": "crash", "handler": "handler", "log": "log", "pause": "pause"}
 
@@ -27,6 +28,7 @@ def story_of(rows: Sequence[Row], part: Slice) -> Story:
     """:param rows: the whole trace; `part` is the slice of it that is to be shown."""
     start, end = _window(part)
     tasks = part.subject.tasks
+    end = _with_promises(start, end, lease_bars(part.rows, tasks, end))
     upto = [row for row in rows if seconds_of(row) <= end]
     leases = lease_bars(part.rows, tasks, end)
     arrows = arrows_of(upto, part.rows, tasks)
@@ -61,6 +63,12 @@ def _window(part: Slice) -> tuple[float, float]:
     first, last = seconds_of(own[0]), seconds_of(part.rows[-1])
     margin = max(_SECONDS_MIN, (last - first) * _MARGIN)
     return max(0.0, first - margin), last + margin
+
+
+def _with_promises(start: float, end: float, leases: Sequence[LeaseBar]) -> float:
+    """Further, to the promised end of a lease, where that is not far."""
+    ends = [bar.until for bar in leases if bar.until is not None]
+    return max(end, min(max(ends, default=end) + _SECONDS_MIN, end + (end - start) * _PROMISES_SHARE))
 
 
 def _hosts(part: Slice, arrows: Sequence[Arrow], leases: Sequence[LeaseBar], bars: Sequence[Bar]) -> tuple[str, ...]:
