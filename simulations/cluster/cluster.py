@@ -13,7 +13,6 @@ from simulations.cluster.calls import ClientObserver
 from simulations.cluster.clients import ClientProgram
 from simulations.cluster.nodes import NodeProgram
 from simulations.cluster.operator import OperatorProgram
-from simulations.cluster.outcomes import Rows, outcomes_of
 from simulations.cluster.pauses import PausePoints
 from simulations.cluster.surroundings import Stores, Surroundings
 from simulations.cluster.taps import WorkerObserver, tapped_workers
@@ -25,7 +24,6 @@ from simulations.kernel.simulation import Simulation
 from simulations.plans.plan import CLIENT, OPERATOR, Plan
 from simulations.workloads.base import Workload
 from simulations.workloads.performing import Handlers
-from simulations.workloads.reading import InstanceOutcome
 from simulations.world.hosts import HostClock, Hosts
 from simulations.world.network import Network
 
@@ -143,10 +141,6 @@ class Cluster:
         if not (self._is_calm and name in self.plan.options.stays_dead):
             self.boot(name)
 
-    def outcomes(self, rows: Rows) -> dict[str, list[InstanceOutcome]]:
-        """At the end: business key to the instances that have it, for the workloads to judge."""
-        return outcomes_of(rows, self.handlers, self.client.records)
-
     # --- what faults do --------------------------------------------------------------------------------------------
 
     def boot(self, host: str) -> None:
@@ -179,9 +173,7 @@ class Cluster:
 
     def lose_hints(self, chance: float) -> None:
         """So likely is a hint lost now; 0: as the plan's options say."""
-        hints = self._stores.hints
-        if hints is not None:
-            hints.loss = chance or self.plan.options.hint_loss
+        self._stores.lose_hints(chance)
 
     # --- programs --------------------------------------------------------------------------------------------------
 

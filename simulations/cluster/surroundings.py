@@ -17,23 +17,17 @@ from simulations.world.hosts import HostClock, Hosts
 from simulations.world.network import Network
 from stellwerk.ports import Store
 
-__all__ = ["Hints", "Stores", "Surroundings"]
-
-
-class Hints(Protocol):
-    loss: float
-    """The chance that a hint does not reach a node."""
+__all__ = ["Stores", "Surroundings"]
 
 
 class Stores(Protocol):
-    """`simulations.world.database.Database`, or the SQLite backend."""
+    """`simulations.world.backends.Backend`."""
 
     def store_for(self, host_name: str, node_id: str, clock: HostClock) -> Store:
         """A store as one node's process has it, not opened yet."""
 
-    @property
-    def hints(self) -> Hints | None:
-        """What carries hints from node to node; None: there is one node."""
+    def lose_hints(self, chance: float, /) -> None:
+        """So likely is a hint lost now; 0: as the plan's options say."""
 
 
 @attrs.frozen(kw_only=True)

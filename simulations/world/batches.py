@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _AROUND_LOCKS_SECONDS_MAX = 2.0
 
+_Do = Callable[[Sequence[Operation]], Awaitable[Sequence[Outcome]]]
 _Decide = Callable[[StoredInstance | None], Changeset | None]
 
 
@@ -80,14 +81,6 @@ class Batches:
         jump = self._watch.jump(self._clock.monotonic())
         return Batch(batch_id, self._host, operations, jump, self._jumps_seen)
 
-    async def _submit(self, batch_id: str, attempt: Callable[[Doubt], Awaitable[T]]) -> T:
-        """`Submitter.until_known`, with a look at the database's clock where that is due."""
-        while True:
-            try:
-                return await self._submitter.until_known(attempt, batch_id)
-            except ClockWasSet:
-                await self._look_at_clock()
-
     # --- batches ---------------------------------------------------------------------------------------------------
 
     async def transact(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
@@ -111,13 +104,26 @@ class Batches:
     async def _do_rest(self, operations: Sequence[Operation], outcomes: dict[int, Outcome]) -> None:
         """At one instant."""
         rest = [place for place in range(len(operations)) if place not in outcomes]
-        if not rest:
-            return
         try:
-            done = await self._together([operations[place] for place in rest])
+            done = await self._with_clock([operations[place] for place in rest], self._together)
         except Blocked as error:
             raise unavailable(error) from error
         outcomes.update(zip(rest, done, strict=True))
+
+    async def _with_clock(self, operations: Sequence[Operation], do: _Do) -> Sequence[Outcome]:
+        """`do` them, after a look at the database's clock where that is due; once it turns out to have been set forward
+        no lock is taken for expired."""
+        outcomes: dict[int, Outcome] = {}
+        while True:
+            rest = [place for place in range(len(operations)) if place not in outcomes]
+            try:
+                done = await do([operations[place] for place in rest]) if rest else []
+            except ClockWasSet:
+                await self._look_at_clock()
+                outcomes.update(await self._skip_sweeps(operations))
+                continue
+            outcomes.update(zip(rest, done, strict=True))
+            return [outcomes[place] for place in range(len(operations))]
 
     async def _together(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
         batch_id = self._submitter.batch_id()
@@ -126,7 +132,7 @@ class Batches:
             batch = self._batch(batch_id, operations)
             return await self._commit(doubt, lambda database: database.transactions.transact(batch))
 
-        return await self._submit(batch_id, attempt)
+        return await self._submitter.until_known(attempt, batch_id)
 
     async def _commit(self, doubt: Doubt, work: Callable[[Database], Awaitable[T]]) -> T:
         """Ask for something whose loss leaves in doubt whether it was committed."""
@@ -157,7 +163,7 @@ class Batches:
             return await self._commit(doubt, lambda database: database.transactions.commit_directly(batch))
 
         try:
-            done = await self._submit(batch_id, attempt)
+            done = await self._submitter.until_known(attempt, batch_id)
         except StoreUnavailable as error:
             return dict.fromkeys(places, error)
         except Blocked:
@@ -168,7 +174,7 @@ class Batches:
         outcomes: list[Outcome] = []
         try:
             for segment in _segments(operations):
-                outcomes += await self._do_segment(segment)
+                outcomes += await self._with_clock(segment, self._do_segment)
         except StoreUnavailable as error:
             outcomes += [error] * (len(operations) - len(outcomes))
         return outcomes
@@ -209,7 +215,7 @@ class Batches:
                 doubt.is_in_doubt = False
                 return await self._commit(doubt, lambda database: database.transactions.finish(batch))
 
-        return await self._submit(batch_id, attempt)
+        return await self._submitter.until_known(attempt, batch_id)
 
     @contextmanager
     def _rolling_back(self, batch_id: str) -> Iterator[None]:
@@ -233,14 +239,20 @@ class Batches:
             with self._rolling_back(batch_id):
                 return await self._step(batch_id, instance_id, decide, doubt)
 
-        try:
-            outcome = await self._submit(batch_id, attempt)
-        except Blocked as error:
-            raise unavailable(error) from error
+        outcome = await self._until_known_and_clock(attempt, batch_id)
         if isinstance(outcome, Exception):
             raise outcome
         assert outcome is None or isinstance(outcome, Committed | RefusedChangeset)
         return outcome
+
+    async def _until_known_and_clock(self, attempt: Callable[[Doubt], Awaitable[T]], batch_id: str) -> T:
+        while True:
+            try:
+                return await self._submitter.until_known(attempt, batch_id)
+            except ClockWasSet:
+                await self._look_at_clock()
+            except Blocked as error:
+                raise unavailable(error) from error
 
     async def _step(self, batch_id: str, instance_id: str, decide: _Decide, doubt: Doubt) -> Outcome | None:
         batch = self._batch(batch_id, ())

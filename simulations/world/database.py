@@ -25,8 +25,8 @@ from simulations.world.exchanges import (
     Exchange,
     Lost,
     Programs,
-    Refused,
     Request,
+    Unreachable,
 )
 from simulations.world.hint_bus import HintBus
 from simulations.world.locks import RowLocks
@@ -79,10 +79,10 @@ class Database:
         hosts: Programs,
         network: Carrier,
         clock: Clock,
-        settings: DatabaseSettings = DatabaseSettings(),
+        settings: DatabaseSettings | None = None,
     ) -> None:
         self.simulation = simulation
-        self.settings = settings
+        self.settings = settings = settings or DatabaseSettings()
         self._hosts = hosts
         self._network = network
         self.rows = DatabaseRows(clock)
@@ -179,7 +179,7 @@ class Database:
         """In the database's place; answered when it is safe."""
         now = self.simulation.now()
         if not self.is_up:
-            raise Refused("it cannot be reached: connection refused")
+            raise Unreachable("it cannot be reached: connection refused")
         self.phases.refuse_if_so(request, now)
         seconds = self.phases.seconds(request, now)
         if seconds:

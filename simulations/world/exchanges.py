@@ -28,6 +28,7 @@ __all__ = [
     "Programs",
     "Refused",
     "Request",
+    "Unreachable",
 ]
 
 T = TypeVar("T")
@@ -61,6 +62,10 @@ class Lost(DatabaseError):
 
 class Refused(DatabaseError):
     """It cannot now. Nothing was committed."""
+
+
+class Unreachable(Refused):
+    """There is no connection to be had. Nothing was begun."""
 
 
 class Again(DatabaseError):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulations.world.batches import Batches
-from simulations.world.exchanges import Lost, Refused
 from simulations.world.hint_bus import Listener
-from simulations.world.submitting import WHERE, Line, Submitter, unavailable
+from simulations.world.submitting import WHERE, Line, Submitter
 from simulations.world.tables import DatabaseRows, at_once
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import Conflict, StoreUnavailable
@@ -46,9 +45,6 @@ __all__ = ["SharedStore"]
 
 T = TypeVar("T")
 
-_OPEN_SECONDS_MAX = 5.0
-_OPEN_PAUSE_SECONDS = 0.25
-
 _Read = Callable[[DatabaseRows], Coroutine[Any, Any, T]]
 
 
@@ -79,15 +75,7 @@ class SharedStore:
     # --- open and close --------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        give_up = self._clock.monotonic() + _OPEN_SECONDS_MAX
-        while True:
-            try:
-                await self._submitter.ask("write", _greet)
-                break
-            except (Lost, Refused) as error:
-                if self._clock.monotonic() + _OPEN_PAUSE_SECONDS > give_up:
-                    raise unavailable(error) from error
-            await self._clock.sleep(_OPEN_PAUSE_SECONDS)
+        await self._submitter.write(_greet)
         self._is_open = True
         self._database.hints.join(self._listener)
 

@@ -12,7 +12,7 @@ import trio
 
 from simulations.kernel.draws import fraction
 from simulations.kernel.simulation import Simulation
-from simulations.world.exchanges import Again, Blocked, ClockWasSet, DatabaseError, Lost, Refused, Request
+from simulations.world.exchanges import Again, Blocked, ClockWasSet, DatabaseError, Lost, Refused, Request, Unreachable
 from stellwerk.errors import StoreUnavailable
 from stellwerk.ports import Clock
 
@@ -27,6 +27,7 @@ WHERE = "simulated database"
 
 _COMMAND_SECONDS_MAX = 10.0
 _CONNECT_SECONDS_MAX = 5.0
+_CONNECT_PAUSE_SECONDS_FIRST = 0.1
 _TRYING_SECONDS_MAX = 10.0
 _IN_DOUBT_SECONDS_MAX = 60.0
 _PAUSE_SECONDS_FIRST = 0.005
@@ -92,7 +93,20 @@ class Submitter:
         return f"{self._name}/batch-{next(self._batches)}"
 
     async def ask(self, kind: Literal["read", "write"], work: Callable[[Database], Awaitable[T]]) -> T:
-        return await self._line.ask(self._request(kind, work))
+        """Where there is no connection, one is tried for, for some seconds.
+
+        :raises DatabaseError: there is no answer.
+        """
+        give_up = self._clock.monotonic() + _CONNECT_SECONDS_MAX
+        pause = _CONNECT_PAUSE_SECONDS_FIRST
+        while True:
+            try:
+                return await self._line.ask(self._request(kind, work))
+            except Unreachable:
+                if self._clock.monotonic() + pause > give_up:
+                    raise
+            await self._clock.sleep(pause)
+            pause *= 2
 
     def post(self, work: Callable[[Database], Awaitable[object]]) -> None:
         self._line.post(self._request("write", work))

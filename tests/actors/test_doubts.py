@@ -74,6 +74,30 @@ async def test_rule_10_a_lease_whose_commit_was_not_answered_is_given_back_and_h
     assert len(world.node.doubts) == 0
 
 
+async def test_rule_10_a_store_that_fails_once_more_while_it_is_asked_is_asked_again(
+    autojump_clock: object, world: Any, one_task: Any, lose_answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.deploy(one_task(SINGLE))
+    await world.start()
+    read = world.store.task
+    failures = 0
+
+    async def fail_once(task_id: str) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise StoreUnavailable("it is gone again")
+        return await read(task_id)
+
+    monkeypatch.setattr(world.store, "task", fail_once)
+    lose_answers(leases)
+    peer = await world.connect("work", max_tasks=1)
+    with trio.fail_after(10):
+        offer = await peer.task()
+    assert (failures, len(world.node.doubts)) == (2, 0)
+    assert offer.attempt == 2
+
+
 async def test_rule_10_a_lease_that_was_not_committed_is_no_trouble(
     autojump_clock: object, world: Any, one_task: Any, lose_answers: Any
 ) -> None:

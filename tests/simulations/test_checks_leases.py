@@ -13,7 +13,9 @@ from simulations.checks.rehearsal import Findings, Rehearsal, holder
 from simulations.world.rows import RowChange, Transaction
 from stellwerk.core.commands import EndTaskInFailure, FailureKind, ResolveIncident, ThrowBpmnError
 from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind, TaskAttempt, TaskState
+from stellwerk.core.facts import IncidentResolved
 from stellwerk.ports import (
+    Changeset,
     ExpireLocks,
     ExtendLease,
     FailTask,
@@ -118,6 +120,12 @@ def without(transaction: Transaction, table: str) -> Transaction:
     return attrs.evolve(transaction, changes=tuple(item for item in transaction.changes if item.table != table))
 
 
+def step_of(transaction: Transaction) -> Changeset:
+    (step,) = transaction.operations
+    assert isinstance(step, Changeset)
+    return step
+
+
 def unasked(transaction: Transaction) -> Transaction:
     return attrs.evolve(transaction, operations=(), outcomes=())
 
@@ -129,8 +137,9 @@ def test_the_life_of_a_task_in_all_its_turns_breaks_nothing() -> None:
     play = Play()
     rehearsal = play.rehearsal
     task = play.leased()
-    rehearsal.transact(ExtendLease(task.task_id, task.fence, 20_000))
+    rehearsal.pass_ms(1_000)
     rehearsal.transact(RenewLeases((RenewLease(task.task_id, task.fence, "session-1-of-w1"),)))
+    rehearsal.transact(ExtendLease(task.task_id, task.fence, 20_000))
     rehearsal.transact(ResumeSession(holder("w1", 2), ((task.task_id, task.fence),)))
     rehearsal.transact(ReleaseLeases((ReleaseLease(task.task_id, task.fence, None, True),)))
     task = play.leased("w2", 1_000)
@@ -321,8 +330,8 @@ def test_L5_completed_with_a_stale_fence_by_another_or_too_late() -> None:
     play.rehearsal.complete(task)
 
     def with_ending(last: Transaction, **fields: Any) -> Transaction:
-        (step,) = last.operations
-        (ending,) = step.endings  # type: ignore[union-attr]
+        step = step_of(last)
+        (ending,) = step.endings
         return attrs.evolve(last, operations=(attrs.evolve(step, endings=(attrs.evolve(ending, **fields),)),))
 
     assert play.doctored(lambda last: last) == set()
@@ -412,8 +421,8 @@ def test_F1_a_failed_task_is_taken_up_again_without_its_incident() -> None:
     play.rehearsal.step(ResolveIncident(incident, 1), "i1")
 
     def no_incident(last: Transaction) -> Transaction:
-        (step,) = last.operations
-        facts = tuple(fact for fact in step.facts if type(fact).__name__ != "IncidentResolved")  # type: ignore[union-attr]
+        step = step_of(last)
+        facts = tuple(fact for fact in step.facts if not isinstance(fact, IncidentResolved))
         return attrs.evolve(last, operations=(attrs.evolve(step, facts=facts),))
 
     assert "F1" in play.doctored(no_incident)
@@ -460,7 +469,9 @@ def test_R3_failed_for_good_with_retries_left() -> None:
     play = Play()
     play.fail(play.leased(), retries=1, retry_after_ms=0)
     play.fail_for_good(play.leased())
-    before = attrs.evolve(play.rehearsal.transactions[-2].changes[0].after, retries_left=2)  # type: ignore[type-var]
+    leased = play.rehearsal.transactions[-2].changes[0].after
+    assert isinstance(leased, ExternalTask)
+    before = attrs.evolve(leased, retries_left=2)
 
     def with_retries(last: Transaction) -> Transaction:
         changes = tuple(

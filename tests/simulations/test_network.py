@@ -244,7 +244,7 @@ def test_beyond_the_backlog_a_dial_waits() -> None:
     two_hosts().run(body)
 
 
-# --- the whole ----------------------------------------------------------------------------------------------------------
+# --- the whole --------------------------------------------------------------------------------------------------------
 
 
 def test_what_happens_on_one_link_shifts_nothing_on_another() -> None:

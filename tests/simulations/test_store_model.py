@@ -3,22 +3,20 @@ same operations in any order give equal answers. In both isolation modes, withou
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, TypeVar
 
 import pytest
 import structlog
-import trio
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from tests.stores.test_side_by_side import SideBySide
 
 from simulations.kernel.simulation import Simulation
-from simulations.world.database import ISOLATIONS, Database, DatabaseSettings
+from simulations.world.database import Database, DatabaseSettings
 from simulations.world.exchanges import Request
 from simulations.world.shared_store import SharedStore
 from stellwerk.ports import Store
 from stellwerk.testing.store_contract import ManualClock, StoreContract
-from tests.stores.test_side_by_side import SideBySide
 
 T = TypeVar("T")
 
@@ -98,5 +96,9 @@ class BesideReadCommitted(BesideDatabase):
     isolation = "read_committed"
 
 
+for machine in (BesideSerialisable, BesideReadCommitted):
+    machine.TestCase.settings = settings(
+        max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 TestBesideSerialisable = BesideSerialisable.TestCase
 TestBesideReadCommitted = BesideReadCommitted.TestCase

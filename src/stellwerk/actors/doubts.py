@@ -49,12 +49,16 @@ class LeaseDoubts:
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
-            for task_id, subscription in list(self._in_doubt.items()):
-                if task_id in subscription.reserved:
-                    continue  # it is being leased again: that will tell
-                await self._settle(task_id, subscription)
+            try:
+                for task_id, subscription in list(self._in_doubt.items()):
+                    if task_id in subscription.reserved:
+                        continue  # it is being leased again: that will tell
+                    await self._settle(task_id, subscription)
+            finally:
+                # Also where the store failed once more: what is left must be asked about after the restart.
+                if self._in_doubt:
+                    self._asked.set()
             if self._in_doubt:
-                self._asked.set()
                 await self._ports.clock.sleep(_RETRY_SECONDS)
 
     async def _settle(self, task_id: str, subscription: Subscription) -> None:

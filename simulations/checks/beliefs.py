@@ -1,0 +1,163 @@
+"""Until when workers take leases for their own (L6, K1), with clocks that drift and frames that are late.
+
+A belief that outlives its lease is what makes two workers charge one card. That it cannot is not for the store to see:
+it is the worker's own arithmetic on durations (protocol rule 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from simulations.checks.reports import Reports
+from simulations.checks.store_clock import StoreClock
+from simulations.world.rows import RowChange, Transaction
+from stellwerk.core.external_task import AttemptEnd, ExternalTask, TaskAttempt, TaskState
+from stellwerk.wire.messages import BpmnErrorReport, Complete, EngineMessage, Fail, WorkerMessage
+from stellwerk.worker.task import Task
+
+__all__ = ["DRIFT_MAX", "Beliefs"]
+
+DRIFT_MAX = 0.02
+"""How much faster or slower than true time any clock runs."""
+_CLOCKS = 4
+"""That may all err in the same direction: the store's, the node's, and twice the worker's, which also judges by it how
+late a frame came."""
+_ROUNDING_SECONDS = 0.005
+
+LeaseKey = tuple[str, int]
+
+
+@attrs.define
+class _Belief:
+    place: str
+    fence: int
+    until: float
+    allowance: float
+    """So much of it may be the clocks' fault."""
+
+    def surely_holds(self, now: float) -> bool:
+        return self.until - self.allowance > now
+
+
+class Beliefs:
+    """A `WorkerObserver` and a `CommitObserver`. To be told of a commit before the workers hear of it."""
+
+    def __init__(
+        self,
+        reports: Reports,
+        now: Callable[[], float],
+        *,
+        drift_max: float = DRIFT_MAX,
+        is_running: Callable[[str], bool] = lambda _place: True,
+    ) -> None:
+        """``is_running``: whether the process at that place lives (frozen is alive); the dead believe nothing."""
+        self._reports = reports
+        self._now = now
+        self._drift = _CLOCKS * drift_max
+        self._is_running = is_running
+        self._clock = StoreClock()
+        self._ends: dict[LeaseKey, float] = {}
+        """Until when the store ever gave each lease, in true seconds."""
+        self._given_us: dict[LeaseKey, int] = {}
+        self._expired: dict[LeaseKey, int] = {}
+        """When the rows ended a lease by expiry, true µs."""
+        self._beliefs: dict[str, dict[int, _Belief]] = {}
+        """By task and fence."""
+
+    # --- CommitObserver --------------------------------------------------------------------------------------------
+
+    def committed(self, transaction: Transaction) -> None:
+        self._clock.observe(transaction)
+        for change in transaction.changes:
+            if isinstance(change.after, ExternalTask):
+                self._task_written(change.after, transaction)
+            elif isinstance(change.after, TaskAttempt) and change.after.end is AttemptEnd.EXPIRED:
+                self._lease_expired((change.after.task_id, change.after.fence), transaction.us)
+
+    def _task_written(self, task: ExternalTask, transaction: Transaction) -> None:
+        if task.state is not TaskState.LOCKED or task.lease is None:
+            return
+        key = (task.task_id, task.fence)
+        end = transaction.us / 1e6 + (task.lease.until_ms - transaction.now_ms) / 1000
+        if end > self._ends.get(key, 0.0):
+            self._ends[key] = end
+        self._given_us.setdefault(key, transaction.us)
+
+    def _lease_expired(self, key: LeaseKey, us: int) -> None:
+        self._expired[key] = us
+        belief = self._beliefs.get(key[0], {}).get(key[1])
+        is_believed = belief is not None and belief.until > us / 1e6 and self._is_running(belief.place)
+        self._reports.sometimes("worker: believed in a lease when it expired", is_believed)
+
+    def undone(self, transaction: Transaction) -> None:
+        for change in transaction.changes:
+            if _is_expiry(change):
+                assert isinstance(change.after, TaskAttempt)
+                self._expired.pop((change.after.task_id, change.after.fence), None)
+
+    def synced(self, number: int) -> None:
+        """Nothing to do."""
+
+    # --- WorkerObserver --------------------------------------------------------------------------------------------
+
+    def believes(self, place: str, task_id: str, fence: int, until: float) -> None:
+        now = self._now()
+        key = (task_id, fence)
+        allowance = max(0.0, until - now) * self._drift + _ROUNDING_SECONDS
+        end = self._ends.get(key)
+        is_founded = end is not None and until <= end + allowance
+        # A jump of the store's clock forward is made up for by longer leases, which may not stand in the row yet.
+        is_excused = end is not None and self._clock.jumped_since(self._given_us[key])
+        if not (is_founded or is_excused):
+            shown = "never gave it" if end is None else f"gave it until {end:.6f}"
+            what = f"{place} believes in lease {fence} of task {task_id} until {until:.6f}, but the store {shown}"
+            self._reports.always("K1", False, what)
+        beliefs = self._beliefs.setdefault(task_id, {})
+        beliefs[fence] = _Belief(place, fence, until, allowance)
+        if len(beliefs) > 1:
+            self._check_overlap(task_id, beliefs, beliefs[fence], now)
+
+    def _check_overlap(self, task_id: str, beliefs: dict[int, _Belief], newest: _Belief, now: float) -> None:
+        for earlier in beliefs.values():
+            if earlier.fence >= newest.fence or not earlier.surely_holds(now) or newest.until <= now:
+                continue
+            expired_us = self._expired.get((task_id, earlier.fence))
+            if expired_us is None or not self._is_running(earlier.place):
+                self._reports.sometimes("worker: believed in a lease that was freed early", expired_us is None)
+                continue
+            if self._clock.jumped_since(self._given_us.get((task_id, earlier.fence), 0)):
+                continue
+            self._reports.always(
+                "L6",
+                False,
+                f"{earlier.place} believes in lease {earlier.fence} of task {task_id} until {earlier.until:.6f}, and "
+                f"{newest.place} in lease {newest.fence} since {now:.6f}; the first expired at {expired_us / 1e6:.6f}",
+            )
+
+    def let_go(self, place: str, task_id: str, fence: int) -> None:
+        beliefs = self._beliefs.get(task_id)
+        belief = None if beliefs is None else beliefs.get(fence)
+        if beliefs is not None and belief is not None and belief.place == place:
+            self._reports.sometimes("worker: gave up a lease at its deadline", belief.until <= self._now())
+            del beliefs[fence]
+
+    def sent(self, place: str, message: WorkerMessage) -> None:
+        if isinstance(message, Complete | Fail | BpmnErrorReport):
+            key = (message.task_id, message.fence)
+            self._reports.sometimes("worker: result sent after its lease had expired", key in self._expired)
+
+    def received(self, place: str, message: EngineMessage) -> None:
+        """Its effect on the leases is told by `believes` and `let_go`."""
+
+    def handler_began(self, place: str, task: Task) -> None:
+        """Nothing to do."""
+
+    def handler_ended(self, place: str, task: Task, outcome: str) -> None:
+        key = (task.id, task.fence)
+        self._reports.sometimes("worker: handler ended after its lease had expired", key in self._expired)
+
+
+def _is_expiry(change: RowChange) -> bool:
+    return isinstance(change.after, TaskAttempt) and change.after.end is AttemptEnd.EXPIRED
