@@ -10,9 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import attrs
 import trio
 
-from simulations.checks.black_box import BlackBox
-from simulations.checks.commit_checks import CommitChecks
-from simulations.checks.final_checks import final_checks
+from simulations.checking import Checks
 from simulations.cluster.cluster import Cluster
 from simulations.collecting import outcomes_of
 from simulations.kernel.properties import Violation
@@ -89,10 +87,9 @@ class _Run:
 
     async def _play(self, backend: Backend, hosts: Hosts, network: Network, nursery: trio.Nursery) -> None:
         simulation, plan = self.simulation, self.plan
-        checks = CommitChecks(simulation.properties)
+        checks = Checks(simulation, plan, hosts)
         progress = Progress(simulation.now)
-        backend.observers.extend([checks, progress])
-        black_box = BlackBox(simulation.properties, checks.promises)
+        backend.observers.extend([*checks.of_commits, progress])
         cluster = Cluster(
             simulation,
             plan,
@@ -101,8 +98,8 @@ class _Run:
             stores=backend,
             workloads=WORKLOADS,
             nursery=nursery,
-            worker_observers=[black_box],
-            client_observers=[black_box],
+            worker_observers=checks.of_workers,
+            client_observers=checks.of_clients,
         )
         injector = Injector(simulation, Stage(plan, hosts, network, backend, cluster))
         self._injected = injector.began
@@ -113,7 +110,7 @@ class _Run:
             injector.heal()
             cluster.calm()
             await QuietPhase(simulation, backend, cluster, network, progress).settle()
-            final_checks(simulation.properties, checks, backend.all_tasks(), backend.all_instances())
+            checks.finish(backend)
             self._judge(backend, cluster)
 
     def _judge(self, backend: Backend, cluster: Cluster) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import attrs
 
 from simulations.checks.reports import Reports
-from simulations.checks.store_clock import StoreClock
+from simulations.checks.store_clock import StoreClock, clock_of
 from simulations.world.rows import RowChange, Transaction
 from stellwerk.core.external_task import AttemptEnd, ExternalTask, TaskAttempt, TaskState
-from stellwerk.wire.messages import BpmnErrorReport, Complete, EngineMessage, Fail, WorkerMessage
+from stellwerk.wire.messages import BpmnErrorReport, Complete, EngineMessage, Fail, Welcome, WorkerMessage
 from stellwerk.worker.task import Task
 
 __all__ = ["DRIFT_MAX", "Beliefs"]
@@ -25,6 +25,7 @@ _CLOCKS = 4
 """That may all err in the same direction: the store's, the node's, and twice the worker's, which also judges by it how
 late a frame came."""
 _ROUNDING_SECONDS = 0.005
+_UNHEARD_SECONDS = 0.5
 
 LeaseKey = tuple[str, int]
 
@@ -55,6 +56,7 @@ class Beliefs:
         """``is_running``: whether the process at that place lives (frozen is alive); the dead believe nothing."""
         self._reports = reports
         self._now = now
+        self._drift_max = drift_max
         self._drift = _CLOCKS * drift_max
         self._is_running = is_running
         self._clock = StoreClock()
@@ -65,6 +67,9 @@ class Beliefs:
         """When the rows ended a lease by expiry, true µs."""
         self._beliefs: dict[str, dict[int, _Belief]] = {}
         """By task and fence."""
+        self._heard: dict[str, float] = {}
+        """When each worker got the frame before the present one."""
+        self._hears: dict[str, float] = {}
 
     # --- CommitObserver --------------------------------------------------------------------------------------------
 
@@ -80,7 +85,7 @@ class Beliefs:
         if task.state is not TaskState.LOCKED or task.lease is None:
             return
         key = (task.task_id, task.fence)
-        end = transaction.us / 1e6 + (task.lease.until_ms - transaction.now_ms) / 1000
+        end = transaction.us / 1e6 + (task.lease.until_ms - clock_of(transaction)) / 1000
         if end > self._ends.get(key, 0.0):
             self._ends[key] = end
         self._given_us.setdefault(key, transaction.us)
@@ -90,6 +95,8 @@ class Beliefs:
         belief = self._beliefs.get(key[0], {}).get(key[1])
         is_believed = belief is not None and belief.until > us / 1e6 and self._is_running(belief.place)
         self._reports.sometimes("worker: believed in a lease when it expired", is_believed)
+        is_unheard = belief is not None and self._ends.get(key, 0.0) - belief.until > _UNHEARD_SECONDS
+        self._reports.sometimes("worker: never heard of the last renewal", is_unheard)
 
     def undone(self, transaction: Transaction) -> None:
         for change in transaction.changes:
@@ -105,7 +112,12 @@ class Beliefs:
     def believes(self, place: str, task_id: str, fence: int, until: float) -> None:
         now = self._now()
         key = (task_id, fence)
-        allowance = max(0.0, until - now) * self._drift + _ROUNDING_SECONDS
+        if until <= now:  # nothing is believed that is over
+            self._beliefs.setdefault(task_id, {}).pop(fence, None)
+            return
+        # What a frame was late is seen by comparing clocks, so that since the last frame drift can hide some of it.
+        silence = now - self._heard.get(place, now)
+        allowance = (until - now + silence) * self._drift + _ROUNDING_SECONDS
         end = self._ends.get(key)
         is_founded = end is not None and until <= end + allowance
         # A jump of the store's clock forward is made up for by longer leases, which may not stand in the row yet.
@@ -150,6 +162,11 @@ class Beliefs:
 
     def received(self, place: str, message: EngineMessage) -> None:
         """Its effect on the leases is told by `believes` and `let_go`."""
+        now = self._now()
+        if isinstance(message, Welcome) and place in self._hears:
+            del self._hears[place]  # another connection: what was known of the delay is forgotten
+        if self._hears.get(place) != now:
+            self._heard[place], self._hears[place] = self._hears.get(place, now), now
 
     def handler_began(self, place: str, task: Task) -> None:
         """Nothing to do."""

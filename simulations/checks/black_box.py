@@ -46,7 +46,7 @@ _KINDS = {Complete: "complete", Fail: "fail", BpmnErrorReport: "bpmn_error", Rel
 _Request = Complete | Fail | BpmnErrorReport | Release | Extend
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Open:
     task_id: str
     call: Call
@@ -114,7 +114,7 @@ class BlackBox:
                 for notice in message.leases:
                     self._reports.sometimes(f"worker: lease revoked, {notice.reason}")
             case Welcome():
-                self._reports.sometimes("session: hello kept leases", bool(message.kept))
+                self._reports.sometimes("worker: hello kept its leases", bool(message.kept))
             case Goaway():
                 self._reports.sometimes("session: sent away by a node that drains")
             case _:
@@ -209,6 +209,9 @@ class BlackBox:
 
     def finish(self) -> None:
         """Judge the history of each task."""
+        if self._promises is not None:
+            unheard = any(key not in self._offers for key in self._promises.leases_given_back())
+            self._reports.sometimes("lease: never reached its worker", unheard)
         for task_id in sorted(self._calls):
             calls = [found.call for found in self._calls[task_id]]
             verdict = linearisable(calls)

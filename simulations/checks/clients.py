@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
 from simulations.cluster.calls import ClientCall
@@ -64,7 +62,7 @@ class ClientChecks:
         """However often it was asked for: one request, one instance. `business_key` is the request's id."""
         found: dict[str, str] = {}
         for row in self._shadow.instances.values():
-            key = cast("str | None", row.business_key)
+            key = row.business_key
             if key is not None and key in self._instances:
                 other = found.setdefault(key, row.instance_id)
                 is_one = other == row.instance_id

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from simulations.checks.shadow import Shadow
 from stellwerk.limits import Limits
 from stellwerk.model.process import Activity, FlowNode, Process
 from stellwerk.model.reader import read_definitions
 
 __all__ = ["Models"]
+
+
+@lru_cache(maxsize=200)
+def _process(xml: bytes, key: str, adopt_java: bool) -> Process | None:
+    """Runs of a campaign deploy the same files again and again."""
+    result = read_definitions(xml, limits=Limits(), adopt_java=adopt_java)
+    return next((found for found in result.processes if found.key == key), None)
 
 
 class Models:
@@ -21,8 +30,7 @@ class Models:
             row = self._shadow.definitions.get(definition_id)
             if row is None:
                 return None
-            result = read_definitions(row.xml, limits=Limits(), adopt_java=row.adopt_java)
-            self._read[definition_id] = next((found for found in result.processes if found.key == row.key), None)
+            self._read[definition_id] = _process(row.xml, row.key, row.adopt_java)
         return self._read[definition_id]
 
     def node(self, definition_id: str, node_id: str) -> FlowNode | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sized
 from typing import TypeAlias, cast
 
+from simulations.checks.definitions import Models
 from simulations.checks.explanations import Explanations
+from simulations.checks.owner_checks import ownerless
 from simulations.checks.reports import Journal, Reports
 from simulations.checks.shadow import OPEN_TASK_STATES, Shadow
 from simulations.world.rows import RowChange
@@ -28,8 +30,11 @@ _ENDINGS = (f.InstanceCompleted, f.InstanceFailed, f.InstanceCancelled)
 
 
 class InstanceChecks:
-    def __init__(self, reports: Reports, shadow: Shadow, journal: Journal, fact_checks: tuple[FactCheck, ...]) -> None:
+    def __init__(
+        self, reports: Reports, shadow: Shadow, journal: Journal, models: Models, fact_checks: tuple[FactCheck, ...]
+    ) -> None:
         self._reports = reports
+        self._models = models
         self._shadow = shadow
         self._journal = journal
         self._fact_checks = fact_checks
@@ -65,6 +70,7 @@ class InstanceChecks:
                 self._deleted(before)
             return
         instance_id = after.instance_id
+        self._stepped[instance_id] = None
         if before is None:
             self._inserted.add(instance_id)
             self._check("E1", after.version == 1, instance_id, f"it begins with version {after.version}")
@@ -196,14 +202,16 @@ class InstanceChecks:
             state = self.states.get(instance_id)
             row = self._shadow.instances.get(instance_id)
             if state is None or row is None:
-                self._check("C2", row is not None, instance_id, "its history has steps, but it has no row")
+                self._fail("C2", instance_id, "it has a row without a history, or a history without a row")
                 continue
             self._same_status(state, row)
             self._same_rows(state)
             self._may_go_on(state)
+            for what in ownerless(state, self._models):
+                self._fail("C1", instance_id, what)
 
     def _same_status(self, state: InstanceState, row: InstanceSummary) -> None:
-        version = self._versions[row.instance_id]
+        version = self._versions.get(row.instance_id, 0)
         self._check("E1", row.version == version, row.instance_id, f"version {row.version} with {version} steps")
         self._check("C2", row.status == state.status.value, row.instance_id, f"{row.status}, folded {state.status}")
 

@@ -47,16 +47,15 @@ class _Search:
     def _next(self, done: int, task: SequentialTask) -> list[tuple[int, SequentialTask]]:
         left = [(place, call) for place, call in enumerate(self.calls) if not done >> place & 1]
         first_end = min(call.ended for _, call in left)
-        found = [
+        return [
             (done | 1 << place, after)
             for place, call in reversed(left)
             if call.began <= first_end
             for after in followers(task, call)
         ]
-        return found
 
 
-def linearisable(calls: Sequence[Call], steps_max: int = 20_000) -> Verdict:
+def linearisable(calls: Sequence[Call], steps_max: int = 5_000) -> Verdict:
     ordered = sorted(calls, key=lambda call: (call.ended, call.began, call.fence))
     search = _Search(ordered, steps_max)
     if search.run(0, SequentialTask()):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
 from simulations.world.rows import Transaction
 from stellwerk.core.external_task import ExternalTask, OutcomeKind, TaskState
+from stellwerk.core.instance import InstanceState
 from stellwerk.ports import (
     Changeset,
     CheckRepeat,
@@ -32,6 +35,7 @@ from stellwerk.ports import (
 __all__ = ["OutcomeNotes"]
 
 _SWEEP_US = 200_000
+_FAR_OFF_MS = 1_800_000
 _GUARDS = {
     RefusedGuard.VERSION: "step: refused for a stale version",
     RefusedGuard.MESSAGE: "step: refused, another subscription got the message",
@@ -43,9 +47,10 @@ _GUARDS = {
 class OutcomeNotes:
     """Looks at rows as they were before the transaction."""
 
-    def __init__(self, reports: Reports, shadow: Shadow) -> None:
+    def __init__(self, reports: Reports, shadow: Shadow, states: Mapping[str, InstanceState]) -> None:
         self._reports = reports
         self._shadow = shadow
+        self._states = states
         self._stepped_by: dict[str, str] = {}
         self._last_sweep: tuple[str, int] | None = None
 
@@ -80,12 +85,20 @@ class OutcomeNotes:
         reports = self._reports
         before = self._stepped_by.get(step.instance_id)
         self._stepped_by[step.instance_id] = transaction.node
-        reports.sometimes("step: taken over by another node", before not in (None, transaction.node))
+        is_other = before not in (None, transaction.node)
+        reports.sometimes("step: taken over by another node", is_other)
+        reports.sometimes("saga: taken over by another node in the middle", is_other and self._is_compensating(step))
+        is_far_off = abs(step.at_ms - transaction.now_ms) > _FAR_OFF_MS
+        reports.sometimes("step: by a node whose wall clock is half an hour off", is_far_off)
         reports.sometimes("step: several commands in one", len(step.endings) > 1)
         reports.sometimes("step: batch with several steps", len(transaction.operations) > 1)
         reports.sometimes("task: drained by its failing scope", bool(step.changes.drained_tasks))
         reports.sometimes("process: cancelled while a task was leased", self._cancels_leased(step))
         reports.sometimes("incident: opened", bool(step.changes.incidents_opened))
+
+    def _is_compensating(self, step: Changeset) -> bool:
+        state = self._states.get(step.instance_id)
+        return state is not None and bool(state.compensations)
 
     def _cancels_leased(self, step: Changeset) -> bool:
         tasks = (self._shadow.tasks.get(task_id) for task_id in step.changes.cancelled_tasks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
 from simulations.world.rows import Transaction
@@ -70,6 +72,12 @@ class Promises:
 
     def synced(self, number: int) -> None:
         self._synced = number
+
+    def leases_given_back(self) -> Iterator[tuple[str, int]]:
+        """Task and fence of those that nobody ended by a request of his own."""
+        for key, attempt in self._shadow.attempts.items():
+            if attempt.end in (AttemptEnd.RELEASED, AttemptEnd.EXPIRED):
+                yield key
 
     def recheck_all(self) -> None:
         """At the end of a run."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attrs
 
 from simulations.checks.definitions import Models
+from simulations.checks.explanations import Explanations
 from simulations.checks.reports import Journal, Reports
+from simulations.checks.shadow import Shadow
 from stellwerk.core import facts as f
 from stellwerk.core.instance import InstanceState
 
@@ -37,11 +39,18 @@ class _Ledger:
 
 
 class SagaChecks:
-    def __init__(self, reports: Reports, journal: Journal, models: Models) -> None:
+    def __init__(self, reports: Reports, journal: Journal, models: Models, shadow: Shadow) -> None:
         self._reports = reports
         self._journal = journal
         self._models = models
+        self._shadow = shadow
         self._ledgers: dict[str, _Ledger] = {}
+        self._explained = Explanations()
+        self._failed: f.TaskFailed | None = None
+
+    def begin(self, explained: Explanations) -> None:
+        self._explained = explained
+        self._failed = None
 
     def check(self, state: InstanceState, fact: f.Fact) -> None:
         match fact:
@@ -61,8 +70,10 @@ class SagaChecks:
                 self._handler_ended(state, fact)
             case f.CompensationEnded():
                 self._compensation_ended(state, fact)
+            case f.TaskFailed():
+                self._failed = fact
             case f.ScopeFailing():
-                self._reports.sometimes("saga: scope failed")
+                self._may_fail(state)
             case f.InstanceFailed():
                 self._all_undone(state)
             case _:
@@ -78,6 +89,18 @@ class SagaChecks:
     def _check(self, holds: bool, state: InstanceState, what: str) -> None:
         if not holds:
             self._reports.always("S1", False, f"instance {state.instance_id}: {what}")
+
+    def _may_fail(self, state: InstanceState) -> None:
+        """A failed attempt alone is no reason to compensate."""
+        self._reports.sometimes("saga: scope failed")
+        failed, self._failed = self._failed, None
+        task = None if failed is None else self._shadow.tasks.get(failed.task_id)
+        if failed is None or task is None or failed.kind != "retries_exhausted":
+            return
+        ending = self._explained.ending(task)
+        is_last = task.retries_left <= 1 or (ending is not None and ending.worker_gives_up)
+        what = f"task {task.task_id} failed, has {task.retries_left} retries left, and its scope fails"
+        self._reports.always("S2", is_last, lambda: f"instance {state.instance_id}: {what}")
 
     def _completed(self, state: InstanceState, fact: f.ActivityCompleted) -> None:
         ledger = self._ledger(state)

@@ -7,7 +7,7 @@ from simulations.world.rows import Transaction
 from stellwerk.core.external_task import Lease
 from stellwerk.stores.postgres.clock_watch import ClockJump
 
-__all__ = ["StoreClock"]
+__all__ = ["StoreClock", "clock_of"]
 
 _JUMP_MS_MIN = 500
 _RATE_MAX = 1.03
@@ -23,7 +23,9 @@ class StoreClock:
 
     def observe(self, transaction: Transaction) -> bool:
         """→ whether it never fell."""
-        now_ms, us = transaction.now_ms, transaction.us
+        # A transaction of several statements was judged earlier than it committed.
+        now_ms = transaction.now_ms if transaction.clock_ms is None else transaction.clock_ms
+        us = transaction.us
         self._told = transaction.jump
         is_fine = now_ms >= self.now_ms
         if self._last is not None:
@@ -43,3 +45,8 @@ class StoreClock:
 
     def jumped_since(self, us: int) -> bool:
         return any(at_us >= us for _, _, at_us in self._jumps)
+
+
+def clock_of(transaction: Transaction) -> int:
+    """The lease clock at the commit."""
+    return transaction.now_ms if transaction.clock_ms is None else transaction.clock_ms

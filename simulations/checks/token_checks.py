@@ -37,6 +37,9 @@ class _Pass:
     """Outgoing flows."""
 
 
+_ONE_WAY = (GatewayKind.EXCLUSIVE, GatewayKind.EVENT_BASED)
+
+
 class TokenChecks:
     def __init__(self, reports: Reports, journal: Journal, models: Models) -> None:
         self._reports = reports
@@ -59,10 +62,16 @@ class TokenChecks:
                 self._entered(state, fact)
             case f.TokenEnded():
                 self._ended(state, fact)
+            case f.ScopeClosed():
+                self._closed(state, fact)
             case f.InstanceCancelled() | f.InstanceFailed() | f.ScopeFailing() | f.ActivityCancelled():
                 self._cancelled.add(state.instance_id)
             case f.InstanceCompleted(terminated=True):
                 self._cancelled.add(state.instance_id)
+                self._reports.sometimes("process: ended by a terminate event")
+            case f.ErrorRaised():
+                is_caught = fact.caught_by is not None
+                self._reports.sometimes("error: caught by a boundary event" if is_caught else "error: caught by nobody")
             case _:
                 pass
 
@@ -83,8 +92,12 @@ class TokenChecks:
     def _check_arrow(
         self, state: InstanceState, process: Process, fact: f.TokenEntered, source: _Place | None, is_move: bool
     ) -> None:
-        if fact.node_id not in process.nodes:
+        node = process.nodes.get(fact.node_id)
+        if node is None:
             self._fail(state, f"a token is at {fact.node_id}, which the model does not have")
+        elif isinstance(node, Event) and node.where is EventPosition.BOUNDARY and is_move is not node.interrupting:
+            what = "takes the token of its activity" if is_move else "leaves its activity's token where it is"
+            self._fail(state, f"boundary event {node.id} {what}")
         elif fact.via is not None:
             self._check_flow(state, process, fact, source, is_move)
         elif is_move and source is not None and not _may_jump(process, source.node_id, fact.node_id):
@@ -100,10 +113,11 @@ class TokenChecks:
         if source is None:
             self._fail(state, f"a new token takes {flow.id} from nowhere")
             return
-        # The first flow moves the token itself; others split off from it, in either order.
-        if flow.source != source.node_id and is_move:
+        if flow.source != source.node_id:
             self._fail(state, f"a token takes {flow.id} out of {flow.source}, but it was at {source.node_id}")
         gateway = process.nodes[flow.source]
+        if isinstance(gateway, Gateway) and gateway.kind in _ONE_WAY and not is_move:
+            self._fail(state, f"{gateway.id} gave a second token")
         if _is_parallel(gateway):
             self._gave(state, gateway, source, flow.id, is_move)
 
@@ -124,6 +138,11 @@ class TokenChecks:
         if gateway is not None and _is_parallel(gateway):
             found = self._passes.setdefault((state.instance_id, gateway.id, place.scope_id), _Pass())
             found.taken.append(place.via or "")
+
+    def _closed(self, state: InstanceState, fact: f.ScopeClosed) -> None:
+        left = [token.node_id for token in state.tokens.values() if token.scope_id == fact.scope_id]
+        if left:
+            self._fail(state, f"scope {fact.scope_id} closes over tokens at {left}")
 
     # --- parallel gateways -----------------------------------------------------------------------------------------
 

@@ -9,11 +9,15 @@ from simulations.checks.reports import Journal, Reports
 from simulations.checks.shadow import Shadow
 from simulations.world.rows import RowChange, Transaction
 from stellwerk.core import facts as f
+from stellwerk.core.external_task import TaskState
 from stellwerk.core.instance import InstanceState
 from stellwerk.ports import Changeset, DropMessages, PublishMessage
 from stellwerk.stores.memory_tables import StoredMessage
 
 __all__ = ["WaitingChecks"]
+
+
+_LATE_MS = 2_000
 
 
 class WaitingChecks:
@@ -82,6 +86,8 @@ class WaitingChecks:
         early_ms = timer.due_at_ms - latest_ms
         what = f"the timer at {timer.node_id} fires {early_ms} ms before it is due, by every clock there is"
         self._check("M2", early_ms <= 0, state.instance_id, what)
+        self._reports.sometimes("timer: fired more than two seconds late", -early_ms > _LATE_MS)
+        self._reports.sometimes("gateway: a timer came first", _is_at_gateway(state, timer.token_id, timer.node_id))
         is_boundary = timer.activity_id is not None
         self._reports.sometimes("timer: boundary timer fired", is_boundary)
         leased = is_boundary and self._is_leased(timer.activity_id or "")
@@ -91,7 +97,7 @@ class WaitingChecks:
     def _is_leased(self, task_id: str) -> bool:
         """A task has the id of its activity."""
         task = self._shadow.tasks.get(task_id)
-        return task is not None and task.lease is not None and task.fence > 0
+        return task is not None and task.state is TaskState.LOCKED
 
     def _correlated(self, state: InstanceState, fact: f.MessageCorrelated) -> None:
         subscription = state.subscriptions.get(fact.subscription_id)
@@ -105,6 +111,11 @@ class WaitingChecks:
         expected, got = (subscription.name, subscription.key), (stored.row.name, stored.row.key)
         what = f"it waits for message {expected} and got {got}"
         self._check("M1", expected == got, state.instance_id, what)
+        token_id = subscription.token_id
+        is_first = _is_at_gateway(state, token_id, subscription.node_id)
+        self._reports.sometimes("gateway: a message came first", is_first)
+        is_leased = subscription.activity_id is not None and self._is_leased(subscription.activity_id)
+        self._reports.sometimes("message: boundary event at a leased task", is_leased)
         self._reports.sometimes("message: correlated")
 
     def _reached(self, state: InstanceState, message_id: str) -> None:
@@ -156,3 +167,9 @@ class WaitingChecks:
             for changeset in changesets
         )
         self._reports.always("M1", is_taken, lambda: f"message {message_id} was consumed by no step")
+
+
+def _is_at_gateway(state: InstanceState, token_id: str | None, node_id: str) -> bool:
+    """The token waits before the event, for the first of several."""
+    token = state.tokens.get(token_id or "")
+    return token is not None and token.node_id != node_id

@@ -17,7 +17,7 @@ from stellwerk.json_values import JsonValue
 
 __all__ = ["Caller", "ClientCall", "ClientObserver", "Known"]
 
-_TIMEOUT_SECONDS = 5.0
+_TIMEOUT_SECONDS = 4.0
 _REPEAT_SECONDS = (0.1, 0.8)
 _NOT_FOR_GOOD = (500, 503)
 """Ask again: unavailable, or a fault of the engine's, which its log has made a violation already."""
@@ -65,6 +65,7 @@ class Caller:
         self._host = host
         self._observers = observers
         self._http = HttpClient(surroundings.network, host.name)
+        self._balancer = surroundings.balancer()
         self._numbers: Counter[str] = Counter()
 
     async def until_known(
@@ -89,6 +90,7 @@ class Caller:
                 answer = await self._ask(call, headers)
             except Unanswered as error:
                 unanswered += error.was_sent
+                self._balancer.failed(call.target)
             else:
                 if answer.status not in _NOT_FOR_GOOD:
                     return Known(answer, unanswered)
@@ -97,7 +99,7 @@ class Caller:
             await trio.sleep(between(self._surroundings.simulation.seed, *_REPEAT_SECONDS, "repeat", key, number))
 
     def _call(self, key: str, number: int, method: str, path: str, body: JsonValue) -> ClientCall:
-        target = self._surroundings.nodes_from("client", key, number)[0]
+        target = self._balancer.order("client", key, number)[0]
         return ClientCall(
             place=self._host.place, key=key, number=number, target=target, method=method, path=path, body=body
         )

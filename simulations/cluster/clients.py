@@ -65,7 +65,8 @@ class ClientProgram:
         self._observers = observers
         self._caller = Caller(surroundings, host, observers)
         self.records = {spec.key: ClientRecord(spec) for spec in surroundings.plan.instances}
-        self.is_deployed = False
+        self._deployed = {spec.kind: trio.Event() for spec in surroundings.plan.instances}
+        """By kind: its files were deployed."""
         self._revisions: list[int] = []
         self._wake = trio.Event()
 
@@ -80,8 +81,9 @@ class ClientProgram:
 
     async def run(self) -> None:
         self._caller = Caller(self._surroundings, self._host, self._observers)
-        await self._deploy_all()
         async with trio.open_nursery() as nursery:
+            for kind in self._kinds():
+                nursery.start_soon(self._deploy_kind, kind, name=f"deploy {kind}")
             nursery.start_soon(self._redeploy_when_told)
             for record in self.records.values():
                 if not record.is_done:
@@ -89,17 +91,18 @@ class ClientProgram:
 
     # --- deploying -------------------------------------------------------------------------------------------------
 
-    async def _deploy_all(self) -> None:
-        if self.is_deployed:
-            return
-        for name, xml in self._files():
-            known = await self._deploy(f"deploy {name}", name, xml)
-            self._expect(known, _DEPLOYED, f"deploying {name}")
-        self.is_deployed = True
+    def _kinds(self) -> Sequence[str]:
+        return list(self._deployed)
+
+    async def _deploy_kind(self, kind: str) -> None:
+        if not self._deployed[kind].is_set():
+            for name, xml in self._surroundings.workloads[kind].files.items():
+                known = await self._deploy(f"deploy {name}", name, xml)
+                self._expect(known, _DEPLOYED, f"deploying {name}")
+            self._deployed[kind].set()
 
     def _files(self) -> Iterator[tuple[str, bytes]]:
-        kinds = dict.fromkeys(record.spec.kind for record in self.records.values())
-        for kind in kinds:
+        for kind in self._kinds():
             yield from self._surroundings.workloads[kind].files.items()
 
     async def _deploy(self, key: str, name: str, xml: bytes) -> Known:
@@ -125,6 +128,7 @@ class ClientProgram:
         workload = self._surroundings.workloads[spec.kind]
         await trio.sleep_until(spec.at)
         if not record.is_started:
+            await self._deployed[spec.kind].wait()
             await self._start(record, workload.start(spec))
         events = workload.events(spec)
         done = sum(answer.answered is not None for answer in record.answers)

@@ -15,7 +15,7 @@ from stellwerk.values import frozen
 __all__ = ["Answer", "HttpClient", "Unanswered"]
 
 _RECEIVE_BYTES = 64 * 1024
-_DIAL_SECONDS = 3.0
+_DIAL_SECONDS = 1.0
 
 
 @frozen

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 
+from simulations.cluster.balancing import Balancer
 from simulations.cluster.entropy import SeededEntropy
 from simulations.cluster.taps import WorkerObserver
 from simulations.kernel.simulation import Simulation
@@ -50,9 +51,5 @@ class Surroundings:
     def trace(self, place: str, kind: str, **data: object) -> None:
         self.simulation.trace(place, kind, **data)
 
-    def nodes_from(self, *key: object) -> list[str]:
-        """All node names in the order in which they are tried now: like behind a load balancer, each time from
-        another one on."""
-        names = list(self.node_names())
-        first = self.simulation.draws("balance", *key).integer(len(names))
-        return names[first:] + names[:first]
+    def balancer(self) -> Balancer:
+        return Balancer(self.simulation, self.node_names)

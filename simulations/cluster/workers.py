@@ -19,7 +19,7 @@ __all__ = ["WorkerProgram"]
 
 _URL = "http://engine"
 """Of the load balancer: the nodes are behind it."""
-_DIAL_SECONDS = 2.0
+_DIAL_SECONDS = 1.0
 _RECONNECT_SECONDS_MAX = 1.5
 _RESTART_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
@@ -46,6 +46,7 @@ class WorkerProgram:
         self._host = host
         self._topics = topics
         self._wish_crash = wish_crash
+        self._balancer = surroundings.balancer()
         self._dials = count(1)
         self._tokens = count(1)
         self._leaves = False
@@ -107,11 +108,12 @@ class WorkerProgram:
         """:raises OSError: of the last node that was tried."""
         around = self._surroundings
         failure = OSError(f"behind {endpoint.host} there is no node")
-        for node in around.nodes_from("worker", self._host.place, next(self._dials)):
+        for node in self._balancer.order("worker", self._host.place, next(self._dials)):
             try:
                 return await around.network.dial(self._host.name, node, timeout=_DIAL_SECONDS)
             except OSError as error:
                 failure = error
+                self._balancer.failed(node)
         raise failure
 
     async def _token(self) -> str:

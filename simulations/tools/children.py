@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +86,7 @@ class Child:
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        began = time.monotonic()
         watchdog = threading.Timer(self._seconds_max, self._process.kill)
         watchdog.start()
         try:
@@ -93,11 +95,11 @@ class Child:
                 self._process.stdin.flush()
             answer = self._process.stdout.readline()
         finally:
-            is_late = not watchdog.is_alive()
             watchdog.cancel()
         if answer.endswith("\n"):
             return cast("dict[str, Any]", json.loads(answer))
         code = self._process.wait()
+        is_late = time.monotonic() - began >= self._seconds_max
         why = f"took more than {self._seconds_max:g} s" if is_late else f"ended with code {code}"
         raise ChildFailed(f"the process {why}: {self._errors.text}")
 
@@ -155,33 +157,26 @@ class Children:
 
     def submit(self, plan: Plan, *, mutant: str | None = None) -> Future[Outcome]:
         """The future raises `ChildFailed`."""
-        return self._threads.submit(self._run, plan, mutant)
+        return self._threads.submit(lambda: self._run(1, plan, mutant)[0])
 
-    def submit_twice(self, plan: Plan, *, mutant: str | None = None) -> Future[tuple[Outcome, Outcome]]:
-        """In two processes with different hash seeds, one after the other."""
-        return self._threads.submit(self._run_twice, plan, mutant)
+    def submit_times(self, times: int, plan: Plan, *, mutant: str | None = None) -> Future[tuple[Outcome, ...]]:
+        """One after the other, in as many processes, whose hash seeds differ. The future raises `ChildFailed`."""
+        return self._threads.submit(self._run, times, plan, mutant)
 
-    def _run(self, plan: Plan, mutant: str | None) -> Outcome:
+    def _run(self, times: int, plan: Plan, mutant: str | None) -> tuple[Outcome, ...]:
+        with ExitStack() as taken:
+            return tuple(taken.enter_context(self._child()).run(plan, mutant=mutant) for _ in range(times))
+
+    @contextmanager
+    def _child(self) -> Iterator[Child]:
+        """Nobody else has it; whoever fails is not used again."""
         child = self._take()
-        outcome = self._use(child, plan, mutant)
-        self._give(child)
-        return outcome
-
-    def _run_twice(self, plan: Plan, mutant: str | None) -> tuple[Outcome, Outcome]:
-        one = self._take()
-        first = self._use(one, plan, mutant)
-        other = self._take()
-        second = self._use(other, plan, mutant)
-        self._give(one)
-        self._give(other)
-        return first, second
-
-    def _use(self, child: Child, plan: Plan, mutant: str | None) -> Outcome:
         try:
-            return child.run(plan, mutant=mutant)
+            yield child
         except ChildFailed:
             self._discard(child)
             raise
+        self._give(child)
 
     def _take(self) -> Child:
         with self._lock:

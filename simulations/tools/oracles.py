@@ -17,7 +17,9 @@ __all__ = ["HereOracle", "PoolOracle"]
 class _Counting:
     """Both kinds count their runs, remember what they saw and end in time."""
 
-    def __init__(self, invariant: str, *, mutant: str | None, seconds_max: float, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, invariant: str, *, mutant: str | None, seconds_max: float, progress: Callable[[int], None]
+    ) -> None:
         self.runs = 0
         self._invariant = invariant
         self._mutant = mutant

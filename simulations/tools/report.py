@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from simulations.kernel.trace import Row
 from simulations.tools.explanation import Difference, Explanation
-from simulations.tools.rows import changes_of, host_of, hosts_in, seconds_of
+from simulations.tools.rows import brief, changes_of, host_of, hosts_in, seconds_of
 from simulations.tools.sentences import promise_of, sentence
 
 __all__ = ["report"]
@@ -57,16 +57,12 @@ def _events(rows: Sequence[Row], hosts: Sequence[str], ids: Sequence[str]) -> It
     for row in rows:
         cells = " ".join(f"{_glyph(row, host):^{width}}" for host, width in zip(hosts, widths, strict=True))
         mark = "   <- violation" if row.kind == "violation" else ""
-        own = "" if host_of(row.place) in hosts else f"{row.place}: "
-        yield (
-            f"{seconds_of(row):11.6f}  {cells}  {_who(row, hosts)}{sentence(row, ids)}{mark}"
-            if hosts
-            else (f"{seconds_of(row):11.6f}  {own}{sentence(row, ids)}{mark}")
-        )
+        yield f"{seconds_of(row):11.6f}  {cells}  {_who(row)}{brief(sentence(row, ids))}{mark}"
 
 
-def _who(row: Row, hosts: Sequence[str]) -> str:
-    return f"{row.place} " if host_of(row.place) in hosts and row.kind not in ("commit", "undone") else ""
+def _who(row: Row) -> str:
+    """Of commits and faults the sentence says it."""
+    return "" if row.kind in ("commit", "undone", "fault", "violation") else f"{row.place} "
 
 
 def _short(host: str) -> str:
@@ -98,5 +94,5 @@ def _neighbour(explanation: Explanation) -> Iterator[str]:
 def _difference(difference: Difference) -> Iterator[str]:
     yield f"         {difference.common} events are alike, then"
     for who, row in (("this run", difference.failing), ("neighbour", difference.passing)):
-        told = "has ended" if row is None else f"{seconds_of(row):.6f} {row.place}: {sentence(row)}"
+        told = "has ended" if row is None else f"{seconds_of(row):.6f} {row.place}: {brief(sentence(row))}"
         yield f"         {who:>9}: {told}"

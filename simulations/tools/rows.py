@@ -11,6 +11,7 @@ from stellwerk.values import frozen
 __all__ = [
     "HOST_KINDS",
     "Change",
+    "brief",
     "changes_of",
     "host_of",
     "hosts_in",
@@ -26,6 +27,8 @@ __all__ = [
 HOST_KINDS = ("boot", "exit", "leave", "crash", "freeze", "thaw")
 """What happens to a whole host."""
 
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{6}([0-9a-f]{6})\b")
+_FENCE = re.compile(r"\b(fence|lease) (\d{6,})(\d{4})\b")
 _HOST_FIELDS = ("host", "other", "node", "target", "to", "peer")
 _LEASE_LISTS = ("tasks", "leases", "kept", "lost", "holding")
 _OF_INSTANCES = ("history", "snapshots", "inbox")
@@ -105,6 +108,11 @@ def changes_of(row: Row) -> list[Change]:
     return [_change([str(part) for part in entry]) for entry in changes if isinstance(entry, Sequence)]
 
 
+def brief(text: str) -> str:
+    """With ``…d743eda0`` for long ids and ``…5032`` for fences: their ends tell them apart."""
+    return _FENCE.sub(r"\1 …\3", _UUID.sub(r"…\1", text))
+
+
 def with_undone(rows: Sequence[Row]) -> list[Row]:
     """The same rows; one that undoes a commit has its changes too."""
     changes: dict[object, object] = {}
@@ -123,7 +131,9 @@ def leases_in(row: Row) -> list[tuple[str, str]]:
     """Task and fence of every lease that a worker's message speaks of."""
     if text_of(row, "task"):
         return [(text_of(row, "task"), text_of(row, "fence"))]
-    lists = [value for name in _LEASE_LISTS if isinstance(value := row.data.get(name), Sequence)]
+    if row.kind not in ("sent", "got"):
+        return []
+    lists = [value for name in _LEASE_LISTS if isinstance(value := row.data.get(name), list | tuple)]
     return [(str(entry[0]), str(entry[1])) for entries in lists for entry in entries]
 
 

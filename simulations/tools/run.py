@@ -15,7 +15,7 @@ from simulations.tools.explanation import explain_run
 from simulations.tools.outcomes import Outcome, RunResult, Simulate, simulate
 from simulations.tools.page.document import page
 from simulations.tools.report import report
-from simulations.tools.sources import ModeOption, Mutant, SizeOption, plan_of
+from simulations.tools.sources import ModeOption, Mutant, SizeOption, known_mutant, plan_of
 from simulations.tools.writing import write_file
 from stellwerk.cli.mistakes import ENDED_BADLY
 from stellwerk.cli.options import flag
@@ -47,6 +47,7 @@ def run(
     hunt and shrink write them.
     """
     plan = plan_of(str(seed), size, mode)
+    known_mutant(mutant)
     return play(plan, run_command(seed, size, mode, mutant), mutant=mutant, trace=trace, html=html, quiet=quiet)
 
 
@@ -64,6 +65,7 @@ def replay(
     Exit code 1 when a property is violated.
     """
     read = plan_of(str(plan))
+    known_mutant(mutant)
     return play(read, replay_command(plan, mutant), mutant=mutant, trace=trace, html=html, quiet=quiet)
 
 

@@ -5,56 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from simulations.checks.invariants import INVARIANTS
 from simulations.kernel.trace import Row
 from simulations.tools.rows import Change, changes_of, leases_in, number_of, text_of
 
-__all__ = ["INVARIANTS", "fence_text", "promise_of", "sentence"]
+__all__ = ["fence_text", "promise_of", "sentence"]
 
 _CHANGES_MAX = 6
 _VALUE_CHARS_MAX = 60
 _LEASES_MAX = 4
 _FENCE_DIGITS = 4
-
-INVARIANTS = {
-    "L1": "One holder: a task is given out only when it was ready, or when its lock had run out.",
-    "L2": "Fencing: every grant has a higher fence than all before, over crashes and takeovers too.",
-    "L3": "A lease that is granted or extended ends in the future, within the longest lock duration.",
-    "L4": "A lock ends only by its holder, by release, by an unconfirmed delivery, or when its time is over.",
-    "L5": "Only the holder of a lease that has not run out may end a task.",
-    "L6": "No two workers believe at one instant that they hold the same task.",
-    "L7": "The lock of a single-try task ends it; any other task is offered again.",
-    "L8": "Nobody gets work of a topic that is closed to them.",
-    "F1": "What is finished stays as it is.",
-    "F2": "What is finished stays as it is.",
-    "F3": "An instance that has ended never changes.",
-    "D1": "What a worker was told is stored stays stored, after any number of crashes.",
-    "A1": "At most one worker and fence is ever told that it completed a task.",
-    "I1": "A repeated request is answered as the first time and changes nothing.",
-    "I2": "A refused request had no effect; an unanswered one had none or exactly one.",
-    "C1": "Tokens are neither lost nor doubled.",
-    "C2": "An instance's history only grows.",
-    "C3": "An instance completes only when nothing of it is left to do.",
-    "E1": "The version of an instance never falls.",
-    "E2": "Only who knows an instance's latest version may write it.",
-    "E3": "An instance is taken over only from who has let it go.",
-    "R1": "A failure costs one try, or leaves the tries that it names.",
-    "R2": "Expiry, reconnecting, repetition and crashes cost no try.",
-    "R3": "No try is left, and there is an incident; nothing is offered before its time.",
-    "S1": "What was completed is compensated once, in reverse order, one after the other.",
-    "S2": "A failed try does not compensate anything.",
-    "M1": "A message reaches one subscription, and is not lost.",
-    "M2": "A timer fires once, and not before it is due.",
-    "K1": "A worker hears of a cancellation, or its lock ends.",
-    "V1": "When the faults are over, everything ends or waits with an incident.",
-    "V2": "The others get everything done when some stay dead.",
-    "V3": "No task waits while somebody who could do it is idle.",
-    "P0": "Nothing fails in a way that nobody foresaw.",
-    "P1": "Nobody spins without time passing.",
-    "P2": "Not everybody waits for ever.",
-    "P3": "Nothing grows without bound.",
-    "P4": "Nothing outside the simulation is touched.",
-}
-"""What each promises, in a sentence (simulations/README.md has more)."""
 
 
 def promise_of(invariant: str) -> str:

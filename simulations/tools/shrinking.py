@@ -7,6 +7,7 @@ draws belongs to keys, so that what is taken away shifts nothing that stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -223,5 +224,5 @@ def minimal_subset(items: Sequence[T], choose: Callable[[Sequence[Sequence[T]]],
 def _complements(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
     """The items without one of so many parts, the last part first: what came late is the likeliest to be in vain."""
     bounds = [len(items) * number // parts for number in range(parts + 1)]
-    for start, end in reversed(list(zip(bounds, bounds[1:], strict=False))):
+    for start, end in reversed(list(pairwise(bounds))):
         yield [*items[:start], *items[end:]]

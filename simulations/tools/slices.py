@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from simulations.kernel.trace import Row
 from simulations.tools.rows import (
     HOST_KINDS,
+    brief,
     changes_of,
     host_of,
     hosts_in,
@@ -28,7 +29,7 @@ _TASKS_MAX = 6
 _WITHOUT_SUBJECT_ROWS = 60
 """Of a violation that names no task and no instance: what came last before it."""
 _WORD = re.compile(r"[\w][\w.:/-]*[\w]|\w")
-_FAULT_KINDS = ("fault", "pause", "refused", "reset", *HOST_KINDS)
+_FAULT_KINDS = ("pause", *HOST_KINDS)
 
 
 @frozen
@@ -45,7 +46,7 @@ class Subject:
         return (*self.instances, *self.tasks)
 
     def __str__(self) -> str:
-        return ", ".join(self.ids) or "the whole cluster"
+        return ", ".join(map(brief, self.ids)) or "the whole cluster"
 
 
 @frozen
@@ -54,6 +55,8 @@ class Slice:
     rows: tuple[Row, ...]
     hosts: tuple[str, ...]
     """Who had a part in it."""
+    since_us: int = 0
+    """Of the first row that touches the subject."""
     dropped: int = 0
     """Earlier rows of it that are left out."""
 
@@ -126,10 +129,11 @@ def slice_of(rows: Sequence[Row]) -> Slice:
     until = _until_violation(with_undone(rows))
     subject = subject_of(until)
     touching = list(_touching(until, subject))
-    hosts = _hosts(touching)
+    hosts = _hosts(touching, {host_of(row.place) for row in rows if "#" in row.place})
     own = {row.number for row in touching}
     kept = [row for row in until if row.number in own or _befalls(row, hosts)]
-    return Slice(subject, tuple(kept[-ROWS_MAX:]), hosts, max(0, len(kept) - ROWS_MAX))
+    since_us = next((row.us for row in touching), 0)
+    return Slice(subject, tuple(kept[-ROWS_MAX:]), hosts, since_us, max(0, len(kept) - ROWS_MAX))
 
 
 def _until_violation(rows: Sequence[Row]) -> Sequence[Row]:
@@ -156,7 +160,8 @@ def _mentions(ids: Sequence[str]) -> Callable[[Row], bool]:
     return lambda row: any(pattern.search(text) is not None for text in strings_in(row.data))
 
 
-def _hosts(rows: Sequence[Row]) -> tuple[str, ...]:
+def _hosts(rows: Sequence[Row], known: Set[str]) -> tuple[str, ...]:
+    """:param known: every host that ever ran."""
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
         for host in hosts_in(row):
@@ -164,12 +169,16 @@ def _hosts(rows: Sequence[Row]) -> tuple[str, ...]:
         for change in changes_of(row):
             if change.worker:
                 counts[host_of(change.worker)] += 1
-    return tuple(host for host in counts if host != "checks")
+    return tuple(host for host in counts if host in known)
 
 
 def _befalls(row: Row, hosts: Sequence[str]) -> bool:
     """Faults of the hosts that matter; the database matters to all."""
-    if row.kind not in _FAULT_KINDS:
-        return False
-    named = hosts_in(row) if row.kind != "fault" else [text_of(row, "host"), text_of(row, "other")]
-    return any(host in hosts for host in named if host) or text_of(row, "fault", "name").startswith("database")
+    match row.kind:
+        case "fault":
+            named = {text_of(row, "host"), text_of(row, "other")}
+            return not named.isdisjoint(hosts) or text_of(row, "phase") == "heal" or named == {""}
+        case "refused" | "reset":
+            return set(hosts_in(row)) <= set(hosts)
+        case _:
+            return row.kind in _FAULT_KINDS and host_of(row.place) in hosts

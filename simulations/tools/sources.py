@@ -6,21 +6,33 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from simulations.plans.drawing import draw_plan
 from simulations.plans.files import load_plan
 from simulations.plans.plan import InvalidPlan, Plan
 from stellwerk.cli.mistakes import Mistake
 
-__all__ = ["RESULTS", "Jobs", "Mode", "ModeOption", "Mutant", "Size", "SizeOption", "plan_of", "seeds_of", "slug"]
+__all__ = [
+    "RESULTS",
+    "Jobs",
+    "Mode",
+    "ModeOption",
+    "Mutant",
+    "Size",
+    "SizeOption",
+    "known_mutant",
+    "plan_of",
+    "seeds_of",
+    "slug",
+]
 
 Size: TypeAlias = Literal["small", "large"]
 Mode: TypeAlias = Literal["all", "swarm"]
 
 SizeOption: TypeAlias = Annotated[Size, Parameter(help="Small: 2 nodes, 4 workers. Large: 3 nodes, 10 workers.")]
 ModeOption: TypeAlias = Annotated[Mode, Parameter(help="All kinds of faults, or a few that the seed picks.")]
-Jobs: TypeAlias = Annotated[int, Parameter(help="How many processes.")]
+Jobs: TypeAlias = Annotated[int, Parameter(help="How many processes.", validator=validators.Number(gte=1, lte=256))]
 Mutant: TypeAlias = Annotated[str | None, Parameter(help="A deliberate bug that the engine has in it: see mutants.")]
 
 RESULTS = Path("simulations/results")
@@ -60,3 +72,13 @@ def plan_of(source: str, size: Size = "small", mode: Mode = "all") -> Plan:
 def slug(plan: Plan) -> str:
     """A name for files about it."""
     return re.sub(r"[^a-z0-9]+", "-", (plan.label or f"seed {plan.seed}").lower()).strip("-")
+
+
+def known_mutant(name: str | None) -> None:
+    """:raises Mistake: there is no such deliberate bug."""
+    if name is None:
+        return
+    from simulations.mutants.registry import MUTANTS
+
+    if name not in MUTANTS:
+        raise Mistake(f"there is no mutant {name}; there are {', '.join(sorted(MUTANTS))}")

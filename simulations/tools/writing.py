@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from stellwerk.cli.mistakes import Mistake
@@ -23,4 +24,5 @@ def write_file(path: Path, text: str) -> None:
     except OSError as error:
         raise Mistake(f"{path}: cannot be written: {error.strerror}") from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)

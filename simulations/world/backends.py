@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from simulations.kernel.simulation import Simulation
 from simulations.plans.plan import DATABASE, Plan
 from simulations.world.database import Database, DatabaseSettings
+from simulations.world.embedded import EmbeddedDatabase
 from simulations.world.hosts import HostClock, Hosts
 from simulations.world.network import Network
 from simulations.world.rows import CommitObserver
@@ -16,6 +19,9 @@ from stellwerk.core.external_task import ExternalTask
 from stellwerk.ports import HistoryStep, InstanceSummary, Store
 
 __all__ = ["Backend", "open_backend"]
+
+_FAST = Path("/dev/shm")
+"""Where files cost no disk: what a power cut leaves is simulated."""
 
 
 class Backend(Protocol):
@@ -51,7 +57,17 @@ class Backend(Protocol):
 @contextmanager
 def open_backend(simulation: Simulation, plan: Plan, hosts: Hosts, network: Network) -> Iterator[Backend]:
     """What the plan asks for. Its files, if it has any, are gone afterwards."""
-    yield _BACKENDS[plan.options.backend](simulation, plan, hosts, network)
+    if plan.options.backend == "shared":
+        yield _shared(simulation, plan, hosts, network)
+        return
+    with TemporaryDirectory(prefix="simulation-", dir=_FAST if _FAST.is_dir() else None) as folder:
+        backend = EmbeddedDatabase(
+            simulation, hosts, HostClock(simulation), Path(folder), plan.options.database_latency
+        )
+        try:
+            yield backend
+        finally:
+            backend.close()
 
 
 def _shared(simulation: Simulation, plan: Plan, hosts: Hosts, network: Network) -> Backend:
@@ -68,6 +84,3 @@ def _shared(simulation: Simulation, plan: Plan, hosts: Hosts, network: Network) 
         hint_late_seconds=options.hint_late,
     )
     return Database(simulation, hosts, network, clock, settings)
-
-
-_BACKENDS: dict[str, Callable[[Simulation, Plan, Hosts, Network], Backend]] = {"shared": _shared}

@@ -9,7 +9,7 @@ import attrs
 
 from simulations.kernel.simulation import Simulation
 from simulations.world.exchanges import Batch
-from simulations.world.rows import CommitObserver, RowChange, Transaction
+from simulations.world.rows import CommitObserver, OutcomeObserver, RowChange, Transaction
 from simulations.world.tables import DatabaseRows, Found, Undo
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.instants import InstantMs
@@ -38,6 +38,7 @@ class CommitLog:
         self._unsynced: deque[_Unsynced] = deque()
         self.observers: list[CommitObserver] = []
         self.count = 0
+        self.last: Transaction | None = None
 
     def recorded(self, batch_id: str) -> list[Outcome] | None:
         """What became of a batch that was committed before."""
@@ -52,6 +53,8 @@ class CommitLog:
         outcomes, undo, changes, now_ms = self._do(batch, found, now_ms)
         if changes:
             self._commit(batch, outcomes, undo, changes, now_ms)
+        else:
+            self._tell_unchanged(batch, outcomes, now_ms)
         return outcomes
 
     def apply_faultless(self, batch: Batch) -> list[Outcome] | None:
@@ -63,7 +66,17 @@ class CommitLog:
             return None
         if changes:
             self._commit(batch, outcomes, undo, changes, now_ms)
+        else:
+            self._tell_unchanged(batch, outcomes, now_ms)
         return outcomes
+
+    def _tell_unchanged(self, batch: Batch, outcomes: Sequence[Outcome], now_ms: InstantMs) -> None:
+        us = round(self._simulation.now() * 1e6)
+        operations = tuple(batch.operations)
+        transaction = Transaction(self.count, now_ms, us, batch.node, operations, tuple(outcomes), (), batch.jump)
+        for observer in self.observers:
+            if isinstance(observer, OutcomeObserver):
+                observer.unchanged(transaction)
 
     def _do(
         self, batch: Batch, found: Found | None, now_ms: InstantMs | None
@@ -88,18 +101,23 @@ class CommitLog:
         self.count += 1
         now = self._simulation.now()
         operations = tuple(batch.operations)
-        transaction = Transaction(
-            self.count, now_ms, round(now * 1e6), batch.node, operations, tuple(outcomes), changes, batch.jump
+        us, clock_ms = round(now * 1e6), max(now_ms, self._rows.now_ms())
+        transaction = self.last = Transaction(
+            self.count, now_ms, us, batch.node, operations, tuple(outcomes), changes, batch.jump, clock_ms
         )
         self._outcomes[batch.batch_id] = list(outcomes)
-        self._unsynced.append(_Unsynced(transaction, batch.batch_id, undo, round(now + self._sync_seconds, 6)))
+        self._unsynced.append(
+            _Unsynced(
+                transaction, batch.batch_id, undo, round(now + self._sync_seconds, 6) if self._sync_seconds else now
+            )
+        )
         self._simulation.trace(
             "database",
             "commit",
             node=batch.node,
             number=self.count,
             now_ms=now_ms,
-            changes=[[change.table, _key_text(change.key), _summary(change)] for change in changes],
+            changes=list(map(_told, changes)),
         )
         for observer in self.observers:
             observer.committed(transaction)
@@ -146,6 +164,14 @@ def _is_data_fault(outcome: Outcome) -> bool:
 # --- for the trace -----------------------------------------------------------------------------------------------
 
 
+def _told(change: RowChange) -> list[str]:
+    """Table, key, what became of it, and the instance that the row belongs to."""
+    row = change.before if change.after is None else change.after
+    of_instance = getattr(row, "instance_id", None)
+    told = [change.table, _key_text(change.key), _summary(change)]
+    return [*told, of_instance] if isinstance(of_instance, str) else told
+
+
 def _key_text(key: object) -> str:
     return "/".join(str(part) for part in key) if isinstance(key, tuple) else str(key)
 
@@ -167,4 +193,4 @@ def _task_summary(before: object, after: object) -> str:
     assert isinstance(task, ExternalTask)
     if task.lease is None:
         return states
-    return f"{states} {task.lease.holder.worker_id} {task.lease.fence}"
+    return f"{states} {task.lease.holder.worker_id} {task.lease.fence} {task.lease.until_ms}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from stellwerk.instants import InstantMs
 from stellwerk.ports import Operation, Outcome
 from stellwerk.stores.postgres.clock_watch import ClockJump
 from stellwerk.values import frozen
 
-__all__ = ["CommitObserver", "RowChange", "Transaction"]
+__all__ = ["CommitObserver", "OutcomeObserver", "RowChange", "Transaction"]
 
 
 @frozen
@@ -49,6 +50,9 @@ class Transaction:
     jump: ClockJump | None = None
     """The jump forward of the database's clock that the asking node makes up for: leases from before it count as ending
     later by as much (consistency.md 19)."""
+    clock_ms: InstantMs | None = None
+    """The lease clock at the commit. In a transaction of several statements `now_ms` is earlier: it was read when the
+    rows were locked, and others may have committed since. None: the same."""
 
 
 class CommitObserver(Protocol):
@@ -62,3 +66,11 @@ class CommitObserver(Protocol):
 
     def synced(self, number: int) -> None:
         """All transactions up to this one will survive a crash; only now may anybody be answered who saw them."""
+
+
+@runtime_checkable
+class OutcomeObserver(CommitObserver, Protocol):
+    """One that also wants to know of what was only refused, or looked at."""
+
+    def unchanged(self, transaction: Transaction) -> None:
+        """It wrote nothing; its number is that of the commit before it."""

@@ -166,7 +166,13 @@ class NotingTables(MemoryTables):
 
     def past_due(self, now_ms: InstantMs, limit: int, *, needs_instance: bool) -> list[ExternalTask]:
         found = None if needs_instance else self._found.past_due
-        return super().past_due(now_ms, limit, needs_instance=needs_instance) if found is None else found
+        if found is None:
+            found = super().past_due(now_ms, limit, needs_instance=needs_instance)
+        if self._time.jump is None:
+            return found
+        # Those that were given before the clock was set last as long as ever.
+        seen = [self._time.as_it_is(task) for task in found]
+        return [task for task in seen if task.lease is not None and task.lease.until_ms <= now_ms]
 
     def leases_of(self, worker_id: str, boot_id: str) -> list[ExternalTask]:
         found = self._found.leases

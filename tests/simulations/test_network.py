@@ -150,6 +150,25 @@ def test_who_sends_to_a_closed_peer_learns_of_it_a_round_trip_later() -> None:
     two_hosts().run(body)
 
 
+def test_a_reset_does_not_overtake_the_data_before_it() -> None:
+    async def body(world: SmallWorld) -> None:
+        ours, theirs = await world.pair(CLIENT, SERVER)
+        await ours.send_all(b"unread")
+        await trio.sleep(2 * MS)
+        world.network.slow(CLIENT, SERVER, 1)
+        await theirs.send_all(b"late")
+        world.network.unslow()
+        await theirs.aclose()
+        await trio.sleep(0.5)
+        await ours.send_all(b"nothing is known of the reset")
+        with takes(0.501):
+            assert await ours.receive_some() == b"late"
+        with takes(0), pytest.raises(trio.BrokenResourceError, match="reset"):
+            await ours.receive_some()
+
+    two_hosts().run(body)
+
+
 def test_who_waits_for_room_learns_that_the_peer_closed() -> None:
     async def body(world: SmallWorld) -> None:
         ours, theirs = await world.pair(CLIENT, SERVER)
@@ -222,6 +241,26 @@ def test_a_dial_to_a_host_without_power_times_out_and_to_a_stopped_one_is_refuse
         world.hosts.stop(SERVER)
         with takes(2 * MS), pytest.raises(ConnectionRefusedError):
             await world.network.dial(CLIENT, SERVER)
+
+    world = two_hosts()
+    world.run(body)
+
+
+def test_a_dial_that_is_patient_reaches_a_host_that_gets_power_again() -> None:
+    async def program() -> None:
+        world.network.listen(SERVER)
+        await trio.sleep_forever()
+
+    async def body(world: SmallWorld) -> None:
+        world.hosts.start(SERVER, program)
+        world.hosts.power_cut(SERVER)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.network.dial, CLIENT, SERVER)
+            await trio.sleep(5)
+            world.hosts.start(SERVER, program)
+            with takes(2 * MS):
+                while not world.network.open_connections():
+                    await trio.sleep(MS)
 
     world = two_hosts()
     world.run(body)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 import trio.testing
 
+from simulations.world.hosts import Hosts
 from simulations.world.network import Network, NetworkSettings
 from simulations.world.pipes import WINDOW_BYTES
 from simulations.world.small_world import STEADY, SmallWorld, hears_nothing_for, read_all, takes
@@ -223,6 +226,35 @@ def test_a_cut_keeps_what_a_host_said_before_its_power_was_cut() -> None:
     two_hosts().run(body)
 
 
+def test_what_was_under_way_from_a_dead_host_does_not_survive_a_cut() -> None:
+    async def body(world: SmallWorld) -> None:
+        world.hosts.start(SERVER, trio.sleep_forever)
+        ours, theirs = await world.pair(CLIENT, SERVER)
+        await theirs.send_all(b"never sent again")
+        world.hosts.power_cut(SERVER)
+        world.network.cut(SERVER, CLIENT)
+        world.network.heal()
+        assert await hears_nothing_for(ours, 600)
+
+    two_hosts().run(body)
+
+
+def test_a_restarted_host_refuses_old_connections_over_a_cut_too() -> None:
+    async def body(world: SmallWorld) -> None:
+        world.hosts.start(SERVER, trio.sleep_forever)
+        ours, _ = await world.pair(CLIENT, SERVER)
+        world.hosts.power_cut(SERVER)
+        world.hosts.start(SERVER, trio.sleep_forever)
+        await ours.send_all(b"are you there?")
+        world.network.cut(SERVER, CLIENT, both=False)
+        assert await hears_nothing_for(ours, 60)
+        world.network.heal()
+        with takes(1 * MS), pytest.raises(trio.BrokenResourceError, match="reset"):
+            await ours.receive_some()
+
+    two_hosts().run(body)
+
+
 def test_a_restarted_host_resets_old_connections_when_something_is_sent() -> None:
     async def body(world: SmallWorld) -> None:
         world.hosts.start(SERVER, trio.sleep_forever)
@@ -298,33 +330,53 @@ def test_a_program_that_returns_leaves_no_connection_open() -> None:
 # --- single messages --------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_carried_late_by_a_cut_and_never_to_the_dead() -> None:
+def test_a_message_waits_while_the_way_is_cut_also_when_it_was_under_way() -> None:
     async def body(world: SmallWorld) -> None:
         network = world.network
         with takes(1 * MS):
             await network.carry(CLIENT, "database")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cut_and_heal, network, 0.5 * MS, 4)
+            with takes(4 + 1.5 * MS):
+                await network.carry(CLIENT, "database")
         network.cut(CLIENT, "database")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_heal_after, network, 4)
+            nursery.start_soon(_cut_and_heal, network, 0, 4)
             with takes(4 + 1 * MS):
                 await network.carry(CLIENT, "database")
-        world.hosts.start(SERVER, trio.sleep_forever)
-        for kill in (world.hosts.power_cut, world.hosts.stop):
-            with trio.move_on_after(60) as patience:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(network.carry, CLIENT, SERVER)
-                    await trio.sleep(0.5 * MS)
-                    kill(SERVER)
-                    nursery.start_soon(network.carry, CLIENT, SERVER)
-                    await trio.sleep(5)
-                    world.hosts.start(SERVER, trio.sleep_forever)
-                    with takes(1 * MS):
-                        await network.carry(CLIENT, SERVER)
-            assert patience.cancelled_caught
 
     two_hosts().run(body)
 
 
-async def _heal_after(network: Network, seconds: float) -> None:
+@pytest.mark.parametrize("kill", [Hosts.power_cut, Hosts.stop])
+def test_a_message_to_a_host_that_died_is_not_carried_to_its_next_incarnation(
+    kill: Callable[[Hosts, str], None],
+) -> None:
+    arrived: list[str] = []
+
+    async def carry(world: SmallWorld, what: str) -> None:
+        await world.network.carry(CLIENT, SERVER)
+        arrived.append(what)
+
+    async def body(world: SmallWorld) -> None:
+        world.hosts.start(SERVER, trio.sleep_forever)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carry, world, "under way when it died")
+            await trio.sleep(0.5 * MS)
+            kill(world.hosts, SERVER)
+            nursery.start_soon(carry, world, "while it was dead")
+            await trio.sleep(5)
+            world.hosts.start(SERVER, trio.sleep_forever)
+            await carry(world, "after its start")
+            await trio.sleep(600)
+            nursery.cancel_scope.cancel()
+
+    two_hosts().run(body)
+    assert arrived == ["after its start"]
+
+
+async def _cut_and_heal(network: Network, after_seconds: float, seconds: float) -> None:
+    await trio.sleep(after_seconds)
+    network.cut(CLIENT, "database")
     await trio.sleep(seconds)
     network.heal()

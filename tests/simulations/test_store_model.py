@@ -98,7 +98,7 @@ class BesideReadCommitted(BesideDatabase):
 
 for machine in (BesideSerialisable, BesideReadCommitted):
     machine.TestCase.settings = settings(
-        max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
 TestBesideSerialisable = BesideSerialisable.TestCase
 TestBesideReadCommitted = BesideReadCommitted.TestCase

@@ -36,6 +36,7 @@ class _Fault:
     name: str
     hosts: tuple[str, ...]
     start: float
+    is_momentary: bool
 
 
 def tone_of(fault: str) -> BarTone:
@@ -51,12 +52,15 @@ def fault_bars(rows: Sequence[Row], end: float) -> list[Bar]:
             continue
         key, phase = text_of(row, "key"), text_of(row, "phase")
         if phase == "begin":
-            open_faults[key] = _Fault(key, text_of(row, "fault", "name"), _hosts(row), seconds_of(row))
+            open_faults[key] = _Fault(
+                key, text_of(row, "fault", "name"), _hosts(row), seconds_of(row), not row.data.get("seconds")
+            )
         ended = [key] if phase == "end" else list(open_faults) if phase == "heal" else []
         for fault in [open_faults.pop(key) for key in ended if key in open_faults]:
-            bars += _bars(fault, seconds_of(row))
+            lasts = phase == "end" or not fault.is_momentary
+            bars += _bars(fault, seconds_of(row) if lasts else fault.start)
     for fault in open_faults.values():
-        bars += _bars(fault, end)
+        bars += _bars(fault, fault.start if fault.is_momentary else end)
     return sorted(bars, key=lambda bar: (bar.start, bar.label))
 
 
@@ -69,7 +73,8 @@ def _bars(fault: _Fault, end: float) -> Iterator[Bar]:
     for host in fault.hosts:
         others = [name for name in fault.hosts if name != host]
         label = fault.name.replace("_", " ") + (f" ~ {others[0]}" if others else "")
-        title = f"fault {fault.key}: {label}, {fault.start:.3f} s to {end:.3f} s"
+        until = f" to {end:.3f} s" if end > fault.start else ""
+        title = f"fault {fault.key}: {label}, {fault.start:.3f} s{until}"
         yield Bar(host, fault.start, end, tone_of(fault.name), label, title)
 
 

@@ -13,8 +13,9 @@ from simulations.plans.plan import to_json
 from simulations.tools.explanation import Difference, Explanation, Neighbour
 from simulations.tools.page.drawing import drawing
 from simulations.tools.page.shapes import Keyframe, Story
-from simulations.tools.rows import seconds_of
+from simulations.tools.rows import brief, seconds_of
 from simulations.tools.sentences import promise_of, sentence
+from simulations.tools.slices import Slice
 
 __all__ = ["page"]
 
@@ -88,7 +89,8 @@ def _header(explanation: Explanation) -> str:
     promised = f'<p class="promise-text">{escape(promise)}</p>' if promise else ""
     return (
         f'<header><p class="over"><span class="badge {tone}">{escape(verdict)}</span> '
-        f"{escape(plan.label or f'seed {plan.seed}')}</p><h1>{escape(message)}</h1>{promised}"
+        f"{escape(plan.label or f'seed {plan.seed}')}</p>"
+        f'<h1 title="{escape(message)}">{escape(brief(message))}</h1>{promised}'
         f'<p class="command"><code id="command">{escape(explanation.command)}</code>'
         f'<button type="button" id="copy">copy</button></p><dl class="facts">{facts}</dl></header>'
     )
@@ -138,7 +140,7 @@ def _chip(lane: str, kind: str, keyframes: Iterable[Keyframe]) -> str:
     tone, text = (last[0].tone, last[0].text) if last else ("none", "")
     return (
         f'<div class="chip {kind}" data-lane="{escape(lane)}" data-tone="{escape(tone)}">'
-        f"<b>{escape(lane)}</b><span>{escape(text)}</span></div>"
+        f'<b title="{escape(lane)}">{escape(brief(lane))}</b><span>{escape(text)}</span></div>'
     )
 
 
@@ -148,17 +150,22 @@ def _happened(explanation: Explanation) -> str:
     dropped = f'<p class="note">{part.dropped:,} earlier events of the slice are left out.</p>' if part.dropped else ""
     return (
         '<section class="card"><h2>What happened</h2>'
-        '<p class="note">The causal slice: what touches '
-        f"{escape(str(part.subject))}, and what befell the hosts that had a part in it. A row moves the cursor.</p>"
+        f'<p class="note">{escape(_of_slice(part))} A row moves the cursor.</p>'
         f'{dropped}<div class="scroll" id="events"><table class="events"><tbody>{rows}</tbody></table></div></section>'
     )
+
+
+def _of_slice(part: Slice) -> str:
+    if not part.subject.ids:
+        return "The last events: no task and no instance is named that the trace knows."
+    return f"The causal slice: what touches {part.subject}, and what befell the hosts that had a part in it."
 
 
 def _event(row: Row, ids: tuple[str, ...]) -> str:
     return (
         f'<tr class="{escape(row.kind)}" data-at="{seconds_of(row):.6f}" data-row="{row.number}" tabindex="0">'
         f'<td class="time">{seconds_of(row):.6f}</td><td class="place">{escape(row.place)}</td>'
-        f"<td>{escape(sentence(row, ids))}</td></tr>"
+        f'<td title="{escape(sentence(row, ids))}">{escape(brief(sentence(row, ids)))}</td></tr>'
     )
 
 
@@ -204,7 +211,7 @@ def _cells(row: Row | None) -> str:
         return '<td class="time"></td><td class="place"></td><td>has ended</td>'
     return (
         f'<td class="time">{seconds_of(row):.6f}</td><td class="place">{escape(row.place)}</td>'
-        f"<td>{escape(sentence(row))}</td>"
+        f"<td>{escape(brief(sentence(row)))}</td>"
     )
 
 

@@ -11,6 +11,7 @@ from html import escape
 
 from simulations.tools.page.layout import LABEL_WIDTH, STRIP_HEIGHT, TOP, WIDTH, Layout, layout_of, ticks
 from simulations.tools.page.shapes import Arrow, Bar, Lane, LeaseBar, Mark, Story
+from simulations.tools.rows import brief
 from simulations.tools.sentences import fence_text
 
 __all__ = ["drawing", "tint_of"]
@@ -19,6 +20,7 @@ _LEASE_HEIGHT = 20
 _STATE_HEIGHT = 18
 _CHAR_WIDTH = 6.6
 _TINTS = 8
+_NAME_CHARS_MAX = 17
 _GLYPHS = {"boot": "▲", "crash": "✕", "log": "!", "pause": "‖"}
 _ARROW_TONES = ("request", "answer", "refusal", "grant", "lost")
 
@@ -106,7 +108,8 @@ def _lanes(layout: Layout) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 17 else f"{name[:7]}…{name[-8:]}"
+    text = brief(name)
+    return text if len(text) <= _NAME_CHARS_MAX else f"…{text[1 - _NAME_CHARS_MAX :]}"
 
 
 def _overlay(story: Story, layout: Layout) -> Iterator[str]:

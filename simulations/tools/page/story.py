@@ -16,7 +16,7 @@ from simulations.tools.slices import Slice
 
 __all__ = ["story_of"]
 
-_MARGIN = 0.04
+_MARGIN = 0.08
 """Of the time that is shown, at both ends."""
 _SECONDS_MIN = 0.05
 _PROMISES_SHARE = 0.15
@@ -59,8 +59,7 @@ def _window(part: Slice) -> tuple[float, float]:
     """From a little before the first row of the subject's to a little after the last one."""
     if not part.rows:
         return 0.0, 1.0
-    own = [row for row in part.rows if row.kind not in ("fault", "boot", "crash", "freeze", "thaw")] or part.rows
-    first, last = seconds_of(own[0]), seconds_of(part.rows[-1])
+    first, last = part.since_us / 1e6, seconds_of(part.rows[-1])
     margin = max(_SECONDS_MIN, (last - first) * _MARGIN)
     return max(0.0, first - margin), last + margin
 
@@ -75,9 +74,9 @@ def _hosts(part: Slice, arrows: Sequence[Arrow], leases: Sequence[LeaseBar], bar
     """In the order of the lanes: who had a part in it."""
     names = {*part.hosts, *(bar.worker for bar in leases)}
     names.update(name for arrow in arrows for name in (arrow.start_lane, arrow.end_lane))
+    names -= {*part.subject.ids, ""}
     if any(bar.lane == "database" for bar in bars):
         names.add("database")
-    names -= {*part.subject.ids, "checks", ""}
     return tuple(sorted(names, key=_place_in_order))
 
 

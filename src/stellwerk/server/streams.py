@@ -32,8 +32,10 @@ class ReplayStream(trio.abc.Stream):
             await trio.lowlevel.checkpoint()
             data, self._head = _split(self._head, max_bytes)
             return data
-        await self._may_go_on.wait()
+        if not self._may_go_on.is_set():
+            await self._may_go_on.wait()
         if self._rest:
+            await trio.lowlevel.checkpoint()
             data, self._rest = _split(self._rest, max_bytes)
             return data
         return bytes(await self._stream.receive_some(max_bytes))

@@ -51,7 +51,11 @@ def _lock(state: str, worker: str, fence: int, until: float, task: str = TASK) -
 
 
 def _fault(at: float, phase: str, key: str, kind: str, host: str, other: str = "") -> Told:
-    return at, "injector", "fault", {"phase": phase, "key": key, "fault": kind, "host": host, "other": other}
+    data = {"phase": phase, "key": key, "fault": kind, "host": host, "other": other, "seconds": 1.0, "amount": 0.0}
+    return at, "injector", "fault", data
+
+
+_HOSTS = ("database", "node-1", "node-2", "worker-1", "worker-2", "worker-3", "worker-4", "client")
 
 
 def _zombie() -> list[Told]:
@@ -60,7 +64,7 @@ def _zombie() -> list[Told]:
     lease_1 = {"task": TASK, "fence": first}
     lease_2 = {"task": TASK, "fence": second}
     return [
-        *((0.001 * number, f"{host}#1", "boot", {}) for number, host in enumerate(("node-1", "node-2", "worker-2"))),
+        *((0.001 * number, f"{host}#1", "boot", {}) for number, host in enumerate(_HOSTS)),
         (0.05, "worker-2#1", "dial", {"target": "node-1", "port": 80, "connection": 1}),
         (0.06, "worker-3#1", "dial", {"target": "node-2", "port": 80, "connection": 2}),
         (0.9, "client#1", "request", {"key": "i26", "number": 1, "to": "node-1", "method": "POST", "path": "/x"}),
@@ -93,7 +97,7 @@ def _zombie() -> list[Told]:
     ]
 
 
-MESSAGE = f"task {TASK} was completed with fence {FENCES[0]}, which worker-3's {FENCES[1]} had replaced <by then>"
+MESSAGE = f"task {TASK} was ended with fence {FENCES[0]}, though <worker-3> had it with fence {FENCES[1]} by then"
 
 
 def _noise() -> list[Told]:

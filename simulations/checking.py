@@ -1,0 +1,47 @@
+"""All checkers of a run, put together: those who see the commits, the workers and the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulations.checks.beliefs import Beliefs
+from simulations.checks.black_box import BlackBox
+from simulations.checks.clients import ClientChecks
+from simulations.checks.commit_checks import CommitChecks
+from simulations.checks.final_checks import final_checks
+from simulations.cluster.calls import ClientObserver
+from simulations.cluster.taps import WorkerObserver
+from simulations.kernel.simulation import Simulation
+from simulations.plans.plan import Plan
+from simulations.world.backends import Backend
+from simulations.world.hosts import Hosts
+from simulations.world.rows import CommitObserver
+
+__all__ = ["Checks"]
+
+
+class Checks:
+    def __init__(self, simulation: Simulation, plan: Plan, hosts: Hosts) -> None:
+        self._plan = plan
+        self._hosts = hosts
+        reports = self._reports = simulation.properties
+        self.commits = CommitChecks(reports, is_serialisable=plan.options.isolation == "serialisable")
+        self._black_box = BlackBox(reports, simulation.now, self.commits.promises)
+        self._beliefs = Beliefs(reports, simulation.now, is_running=self._is_running)
+        self._clients = ClientChecks(reports, self.commits.shadow)
+        # The beliefs are to know of a commit before any worker hears of it.
+        self.of_commits: Sequence[CommitObserver] = (self.commits, self._beliefs)
+        self.of_workers: Sequence[WorkerObserver] = (self._black_box, self._beliefs)
+        self.of_clients: Sequence[ClientObserver] = (self._clients,)
+
+    def _is_running(self, place: str) -> bool:
+        host = self._hosts[place.partition("#")[0]]
+        return host.is_up and host.place == place
+
+    def finish(self, backend: Backend) -> None:
+        """Once the quiet phase is over."""
+        self._black_box.finish()
+        self._clients.finish()
+        walls = [self._hosts[name].clock.wall_ms() for name in self._plan.node_hosts if self._hosts[name].is_up]
+        now_ms, wall_ms = backend.lease_now_ms(), min(walls)
+        final_checks(self.commits, backend, self._reports, now_ms=now_ms, wall_ms=wall_ms)

@@ -1,0 +1,521 @@
+"""The checkers of what workers and clients see: answers, acknowledgements, beliefs, and the end of a run."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import attrs
+import msgspec
+import pytest
+
+from simulations.checks.beliefs import Beliefs
+from simulations.checks.black_box import BlackBox, request_digest
+from simulations.checks.clients import ClientChecks
+from simulations.checks.commit_checks import CommitChecks
+from simulations.checks.final_checks import final_checks, unfinished
+from simulations.checks.linearisation import Verdict, linearisable
+from simulations.checks.rehearsal import START_MS, Findings, Rehearsal, holder
+from simulations.checks.sequential_task import Call
+from simulations.cluster.calls import ClientCall
+from simulations.cluster.http_client import Answer
+from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.core.history import decode_facts
+from stellwerk.json_values import JsonValue, digest
+from stellwerk.ports import (
+    ExpireLocks,
+    FailTask,
+    HistoryStep,
+    InstanceSummary,
+    LeaseTasks,
+    MessageRow,
+    PublishMessage,
+    ReleaseLease,
+    ReleaseLeases,
+    TaskLease,
+)
+from stellwerk.wire.messages import (
+    Ack,
+    BpmnErrorReport,
+    Complete,
+    Extend,
+    Fail,
+    Nack,
+    Release,
+    Subscribe,
+    TaskOffer,
+    Tasks,
+)
+
+HEAD = (
+    '<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t"'
+    ' xmlns:camunda="http://camunda.org/schema/1.0/bpmn"><message id="hello" name="hello"/>'
+)
+ONE_TASK = f"""{HEAD}<process id="one" isExecutable="true">
+<startEvent id="s"/><sequenceFlow id="f1" sourceRef="s" targetRef="work"/>
+<serviceTask id="work" camunda:type="external" camunda:topic="work"/>
+<sequenceFlow id="f2" sourceRef="work" targetRef="e"/><endEvent id="e"/></process></definitions>"""
+WAITS = f"""{HEAD}<process id="waits" isExecutable="true"><startEvent id="s"/><sequenceFlow id="f1" sourceRef="s"
+ targetRef="wait"/><intermediateCatchEvent id="wait"><messageEventDefinition messageRef="hello"/>
+</intermediateCatchEvent><sequenceFlow id="f2" sourceRef="wait" targetRef="e"/><endEvent id="e"/></process>
+</definitions>"""
+
+
+# --- the sequential model ------------------------------------------------------------------------------------------
+
+
+def grant(fence: int, at: float) -> Call:
+    return Call(kind="grant", fence=fence, began=-math.inf, ended=at)
+
+
+def said(kind: str, fence: int, began: float, ended: float, answer: str = "ok", what: str = "x") -> Call:
+    return Call(kind=kind, fence=fence, began=began, ended=ended, answer=answer, said=f"{kind} {what}")
+
+
+def lost(kind: str, fence: int, began: float, what: str = "x") -> Call:
+    return said(kind, fence, began, math.inf, "unknown", what)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [grant(1, 1), said("complete", 1, 2, 3)],
+        # The first answer was lost, the repetition gets the same one.
+        [grant(1, 1), lost("complete", 1, 2), said("complete", 1, 4, 5)],
+        # Two completions at once, by two workers; the older lease has run out.
+        [grant(1, 1), grant(2, 5), said("complete", 1, 4, 9, "lease_lost"), said("complete", 2, 6, 8)],
+        # It failed, was leased again and completed; then the failure is repeated (rule 12).
+        [grant(1, 1), said("fail", 1, 2, 3), grant(2, 4), said("complete", 2, 5, 6), said("fail", 1, 7, 8)],
+        [grant(1, 1), said("bpmn_error", 1, 2, 3), said("complete", 1, 4, 5, "already_finished")],
+        [grant(1, 1), said("extend", 1, 2, 3), said("complete", 1, 4, 5, "cancelled")],
+        [grant(1, 1), said("release", 1, 2, 3), said("complete", 1, 4, 5, "lease_lost")],
+        # A single-try task that was begun stays leased.
+        [grant(1, 1), said("release", 1, 2, 3), said("fail", 1, 4, 5)],
+        # What nobody answered happened late, between two others.
+        [grant(1, 1), lost("fail", 1, 2), grant(2, 9), said("complete", 2, 10, 11)],
+        [],
+    ],
+)
+def test_answers_that_a_task_can_give(calls: list[Call]) -> None:
+    assert linearisable(calls) is Verdict.POSSIBLE
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        # A1: two leases completed.
+        [grant(1, 1), said("complete", 1, 2, 3), grant(2, 4), said("complete", 2, 5, 6)],
+        # I1: a repetition is refused after the answer.
+        [grant(1, 1), said("complete", 1, 2, 3), said("complete", 1, 4, 5, "lease_lost")],
+        # Only the last failed lease was remembered.
+        [
+            grant(1, 1),
+            said("fail", 1, 2, 3, what="a"),
+            grant(2, 4),
+            said("fail", 2, 5, 6, what="b"),
+            said("fail", 1, 7, 8, "lease_lost", what="a"),
+        ],
+        # Two different ends of one lease.
+        [grant(1, 1), said("complete", 1, 2, 3), said("fail", 1, 4, 5)],
+        # A lost lease ends the task after all.
+        [grant(1, 1), said("fail", 1, 2, 3, "lease_lost"), said("complete", 1, 4, 5)],
+        # A stale one ends it.
+        [grant(1, 1), grant(2, 2), said("extend", 2, 3, 4), said("complete", 1, 5, 6)],
+        # Offered again after its completion.
+        [grant(1, 1), said("complete", 1, 2, 3), grant(2, 4), said("extend", 2, 5, 6)],
+        # Cancelled is for good.
+        [grant(1, 1), said("fail", 1, 2, 3, "cancelled"), grant(2, 4), said("complete", 2, 5, 6)],
+        # Nobody finished it.
+        [grant(1, 1), said("complete", 1, 2, 3, "already_finished")],
+    ],
+)
+def test_I1_answers_that_no_task_can_give(calls: list[Call]) -> None:
+    assert linearisable(calls) is Verdict.IMPOSSIBLE
+
+
+def test_a_history_with_too_many_orders_is_left_undecided() -> None:
+    storm = [grant(fence, 100 + fence) for fence in range(1, 6)]
+    storm += [lost("fail", fence, 0, what=str(fence)) for fence in range(1, 6)]
+    storm.append(said("complete", 3, 200, 201))
+    storm.append(said("complete", 5, 200, 201, what="y"))
+    assert linearisable(storm, steps_max=50) is Verdict.UNDECIDED
+    assert linearisable(storm) is Verdict.IMPOSSIBLE
+
+
+# --- the black box -------------------------------------------------------------------------------------------------
+
+
+class Play:
+    """Workers that talk about one task, whose rows are written by the engine's rules."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self.checks = CommitChecks(self.findings)
+        self.rehearsal = Rehearsal(self.checks)
+        self.rehearsal.start("i1", self.rehearsal.deploy(ONE_TASK))
+        self.box = BlackBox(self.findings, self.now, self.checks.promises)
+        self.ref = 0
+        for place in ("w1#1", "w2#1"):
+            self.box.sent(place, Subscribe("work"))
+
+    def now(self) -> float:
+        return (self.rehearsal.now_ms - START_MS) / 1000
+
+    @property
+    def task(self) -> ExternalTask:
+        (task,) = self.rehearsal.tasks("i1", *TaskState)
+        return task
+
+    def offer(self, place: str = "w1#1", topic: str = "work") -> ExternalTask:
+        """Lease it, and let the worker get it."""
+        self.rehearsal.pass_ms(10)
+        leased = self.rehearsal.lease(self.task, place.partition("#")[0], 1_000)
+        self.deliver(leased, place, topic)
+        return leased
+
+    def deliver(self, task: ExternalTask, place: str, topic: str = "work") -> None:
+        offer = TaskOffer(
+            task_id=task.task_id,
+            fence=task.fence,
+            topic=topic,
+            token_id=task.token_id,
+            process_instance_id=task.instance_id,
+            process_definition_id=task.definition_id,
+            business_key=None,
+            element_id=task.element_id,
+            attempt=task.attempt,
+            retries_left=task.retries_left,
+            priority=0,
+            created_at="",
+            lock_remaining_ms=1_000,
+            lock_expires_at="",
+            variables=msgspec.Raw(b"{}"),
+            headers=msgspec.Raw(b"{}"),
+        )
+        self.box.received(place, Tasks(1, (offer,)))
+
+    def complete(self, task: ExternalTask, place: str = "w1#1", result: bytes = b"{}") -> int:
+        self.rehearsal.pass_ms(10)
+        self.ref += 1
+        self.box.sent(place, Complete(self.ref, task.task_id, task.fence, msgspec.Raw(result)))
+        return self.ref
+
+    def answer(self, ref: int, place: str = "w1#1", code: str = "ok") -> None:
+        self.rehearsal.pass_ms(10)
+        self.box.received(place, Ack(ref) if code == "ok" else Nack(ref, code, ""))
+
+
+def test_work_that_is_done_as_told_breaks_nothing() -> None:
+    play = Play()
+    first = play.offer()
+    play.rehearsal.pass_ms(1_000)
+    play.rehearsal.transact(ExpireLocks(10))
+    second = play.offer("w2#1")
+    play.answer(play.complete(first), code="lease_lost")
+    unanswered = play.complete(second, "w2#1")
+    play.rehearsal.complete(second)
+    again = play.complete(second, "w2#1")
+    play.answer(again, "w2#1")
+    play.box.finish()
+    assert not play.findings.violations
+    assert play.findings.happened["worker: complete acknowledged only when repeated"]
+    assert unanswered != again
+
+
+def test_D1_acknowledged_before_or_without_its_commit() -> None:
+    play = Play()
+    play.answer(play.complete(play.offer()))
+    assert "D1" in play.findings.invariants
+
+
+def test_D1_acknowledged_with_another_result_than_the_one_that_was_kept() -> None:
+    play = Play()
+    task = play.offer()
+    ref = play.complete(task, result=b'{"a":1}')
+    play.rehearsal.complete(task, {"a": 2})
+    play.answer(ref)
+    assert "D1" in play.findings.invariants
+
+
+def test_D1_acknowledged_before_it_was_safe() -> None:
+    play = Play()
+    task = play.offer()
+    ref = play.complete(task)
+    play.rehearsal.observers = []
+    play.rehearsal.complete(task)
+    commit = play.rehearsal.transactions[-1]
+    play.checks.committed(commit)
+    play.answer(ref)
+    assert play.findings.invariants == {"D1"}
+    play.findings.violations.clear()
+    play.checks.undone(commit)
+    assert play.findings.invariants == {"D1"}
+
+
+def test_A1_two_leases_are_acknowledged_as_completed() -> None:
+    play = Play()
+    first = play.offer()
+    ref = play.complete(first)
+    play.rehearsal.complete(first)
+    play.answer(ref)
+    newer = attrs.evolve(first, fence=first.fence + 7)
+    play.deliver(newer, "w2#1")
+    play.answer(play.complete(newer, "w2#1"), "w2#1")
+    assert "A1" in play.findings.invariants
+    play.box.finish()
+    assert "I1" in play.findings.invariants
+
+
+def test_A2_an_answer_to_nothing_or_a_second_one() -> None:
+    play = Play()
+    play.answer(99)
+    assert play.findings.invariants == {"A2"}
+    play.findings.violations.clear()
+    ref = play.complete(play.offer())
+    play.answer(ref, code="lease_lost")
+    play.answer(ref, code="lease_lost")
+    assert play.findings.invariants == {"A2"}
+
+
+def test_L1_one_lease_is_handed_to_two_workers() -> None:
+    play = Play()
+    task = play.offer()
+    play.deliver(task, "w1#1")
+    assert not play.findings.violations
+    play.deliver(task, "w2#1")
+    assert play.findings.invariants == {"L1"}
+
+
+def test_L8_a_task_of_a_topic_that_was_not_subscribed_to() -> None:
+    play = Play()
+    play.offer(topic="secrets")
+    assert play.findings.invariants == {"L8"}
+
+
+def test_refusals_that_do_not_tell_count_as_no_answer() -> None:
+    play = Play()
+    task = play.offer()
+    play.answer(play.complete(task), code="unavailable")
+    play.answer(play.complete(task, result=b"[]"), code="too_large")
+    ref = play.complete(task)
+    play.rehearsal.complete(task)
+    play.answer(ref)
+    play.box.finish()
+    assert not play.findings.violations
+
+
+def test_a_request_is_known_by_the_digest_that_the_engine_records() -> None:
+    raw = msgspec.Raw
+    assert request_digest(Complete(1, "t", 1, raw(b'{"b":1,"a":2}'))) == digest({"a": 2, "b": 1})
+    assert request_digest(Fail(1, "t", 1, "m", retries=2)) == digest(["m", None, None, 2])
+    assert request_digest(BpmnErrorReport(1, "t", 1, "C")) == digest(["C", None, None, {}])
+    assert request_digest(Release(1, "t", 1, True)) == request_digest(Extend(1, "t", 1, 5)) == ""
+
+
+# --- clients -------------------------------------------------------------------------------------------------------
+
+
+def called(path: str, body: dict[str, JsonValue]) -> ClientCall:
+    return ClientCall(place="client#1", key="k", number=1, target="node-1", method="POST", path=path, body=body)
+
+
+def test_clients_get_one_instance_for_one_request_and_it_is_there() -> None:
+    play = Play()
+    clients = ClientChecks(play.findings, play.checks.shadow)
+    start = called("/api/v1/process-instances", {"request_id": "r1"})
+    clients.asked(start)
+    clients.unanswered(start, True)
+    clients.answered(start, Answer(201, {"instance_id": "i1"}))
+    clients.answered(start, Answer(503, None))
+    clients.finish()
+    assert not play.findings.violations
+    clients.answered(start, Answer(201, {"instance_id": "i2"}))
+    assert play.findings.invariants == {"I1", "D1"}
+
+
+def test_D1_a_message_or_a_cancellation_that_was_acknowledged_is_not_there() -> None:
+    play = Play()
+    clients = ClientChecks(play.findings, play.checks.shadow)
+    clients.answered(called("/api/v1/messages", {"message_id": "m1"}), Answer(201, {}))
+    assert play.findings.invariants == {"D1"}
+    play.findings.violations.clear()
+    cancelling = called("/api/v1/process-instances/i1/cancel", {})
+    clients.answered(cancelling, Answer(200, {}))
+    assert play.findings.invariants == {"D1"}
+    play.findings.violations.clear()
+    play.rehearsal.cancel("i1")
+    clients.answered(cancelling, Answer(200, {}))
+    assert not play.findings.violations
+
+
+# --- beliefs -------------------------------------------------------------------------------------------------------
+
+
+class Believers:
+    def __init__(self) -> None:
+        self.play = Play()
+        self.findings = Findings()
+        self.alive = {"w1#1", "w2#1"}
+        self.beliefs = Beliefs(self.findings, self.play.now, is_running=self.alive.__contains__)
+        for transaction in self.play.rehearsal.transactions:
+            self.beliefs.committed(transaction)
+        self.play.rehearsal.observers.append(self.beliefs)
+
+    def believe(self, place: str, seconds: float, task: ExternalTask) -> None:
+        self.beliefs.believes(place, task.task_id, task.fence, self.play.now() + seconds)
+
+    def expire(self, task: ExternalTask) -> None:
+        """In the rows, and no sooner than its end."""
+        assert task.lease is not None
+        rehearsal = self.play.rehearsal
+        rehearsal.pass_ms(max(0, task.lease.until_ms - rehearsal.now_ms))
+        rehearsal.transact(ExpireLocks(10))
+
+
+def test_workers_that_trust_their_leases_no_longer_than_they_last_break_nothing() -> None:
+    group = Believers()
+    first = group.play.offer()
+    group.believe("w1#1", 0.95, first)
+    group.expire(first)
+    second = group.play.offer("w2#1")
+    group.believe("w2#1", 0.95, second)
+    group.beliefs.let_go("w2#1", second.task_id, second.fence)
+    assert not group.findings.violations
+
+
+def test_K1_a_worker_believes_longer_than_the_store_gave_it() -> None:
+    group = Believers()
+    first = group.play.offer()
+    group.believe("w1#1", 1.02, first)
+    assert not group.findings.violations, "so much may be the drift of the clocks"
+    group.believe("w1#1", 1.5, first)
+    assert group.findings.invariants == {"K1"}
+
+
+def overlapping(group: Believers) -> None:
+    """The first belief, in a second lease that the store took back before its end."""
+    first = group.play.offer()
+    group.believe("w1#1", 0.99, first)
+    rehearsal = group.play.rehearsal
+    leased = rehearsal.transactions[-1]
+    assert first.lease is not None
+    # Expired by a clock that is not the store's: half a second early.
+    early = attrs.evolve(first, lease=attrs.evolve(first.lease, until_ms=rehearsal.now_ms))
+    rehearsal.tables._swap(first, early)
+    rehearsal.transact(ExpireLocks(10))
+    assert leased.changes
+    group.believe("w2#1", 0.9, group.play.offer("w2#1"))
+
+
+def test_L6_two_workers_believe_in_a_task_at_the_same_time() -> None:
+    group = Believers()
+    overlapping(group)
+    assert group.findings.invariants == {"L6"}
+
+
+def test_L6_the_dead_and_those_who_let_go_believe_nothing() -> None:
+    group = Believers()
+    group.alive.discard("w1#1")
+    overlapping(group)
+    assert not group.findings.violations
+
+
+def test_L6_a_lease_that_was_released_early_is_no_overlap() -> None:
+    group = Believers()
+    first = group.play.offer()
+    group.believe("w1#1", 0.99, first)
+    group.play.rehearsal.transact(ReleaseLeases((ReleaseLease(first.task_id, first.fence, None, False),)))
+    group.believe("w2#1", 0.9, group.play.offer("w2#1"))
+    assert not group.findings.violations
+    assert group.findings.happened["worker: believed in a lease that was freed early"]
+
+
+def test_L6_an_expiry_that_a_crash_undid_does_not_count() -> None:
+    group = Believers()
+    first = group.play.offer()
+    group.believe("w1#1", 0.99, first)
+    group.expire(first)
+    expired = group.play.rehearsal.transactions[-1]
+    group.beliefs.undone(expired)
+    assert not group.beliefs._expired
+
+
+# --- the end of a run ----------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The database as it is in the end."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.tables = rehearsal.tables
+
+    def all_tasks(self) -> list[ExternalTask]:
+        return list(self.tables.tasks.values())
+
+    def all_instances(self) -> list[InstanceSummary]:
+        return list(self.tables.instances.values())
+
+    def history(self, instance_id: str) -> list[HistoryStep]:
+        steps = self.tables.history[instance_id]
+        return [HistoryStep(version, at_ms, decode_facts(text)) for version, at_ms, text in steps]
+
+
+def found_in_the_end(play: Play) -> set[str]:
+    now_ms = play.rehearsal.now_ms
+    final_checks(play.checks, Rows(play.rehearsal), play.findings, now_ms=now_ms, wall_ms=now_ms, patience_ms=1_000)
+    return play.findings.invariants
+
+
+def test_a_run_that_ended_well_leaves_nothing() -> None:
+    play = Play()
+    task = play.offer()
+    play.rehearsal.transact(FailTask(task.task_id, task.fence, "d", "broken", None, 0))
+    play.rehearsal.work_off("i1")
+    play.rehearsal.start("i2", task.definition_id)
+    play.rehearsal.lease(play.rehearsal.tasks("i2")[0])
+    assert found_in_the_end(play) == set()
+    assert unfinished(play.rehearsal.tables.instances.values(), {}) == ["i2"]
+    assert unfinished(play.rehearsal.tables.instances.values(), {"i2": 1}) == []
+
+
+def test_L7_a_lock_that_nobody_sweeps() -> None:
+    play = Play()
+    play.offer()
+    play.rehearsal.pass_ms(2_001)
+    assert found_in_the_end(play) == {"L7"}
+
+
+def test_M1_a_message_and_who_waits_for_it_missed_each_other() -> None:
+    play = Play()
+    play.rehearsal.start("i2", play.rehearsal.deploy(WAITS))
+    now_ms = play.rehearsal.now_ms
+    play.rehearsal.transact(PublishMessage(MessageRow("m1", "hello", "", b"{}", now_ms, now_ms + 1_000)))
+    assert found_in_the_end(play) == {"M1"}
+
+
+def test_W1_a_row_changed_without_a_commit() -> None:
+    play = Play()
+    task = play.task
+    play.rehearsal.tables._swap(task, attrs.evolve(task, state=TaskState.CANCELLED))
+    assert found_in_the_end(play) == {"W1"}
+
+
+def test_C2_the_history_of_the_database_is_another() -> None:
+    play = Play()
+    play.rehearsal.complete(play.offer())
+    play.rehearsal.tables.history["i1"].pop()
+    assert found_in_the_end(play) == {"C2"}
+
+
+def test_I1_a_lease_that_no_attempt_tells_of() -> None:
+    play = Play()
+    leased = play.rehearsal.transact(LeaseTasks((TaskLease(play.task.task_id, holder("w1"), 1_000),)))
+    assert leased
+    (row,) = cast("list[tuple[ExternalTask]]", leased)[0]
+    play.rehearsal.observers = []
+    play.rehearsal.transact(ReleaseLeases((ReleaseLease(row.task_id, row.fence, None, False),)))
+    released = play.rehearsal.transactions[-1]
+    silent = tuple(change for change in released.changes if change.table != "attempts")
+    play.checks.committed(attrs.evolve(released, changes=silent))
+    play.findings.violations.clear()
+    assert found_in_the_end(play) == {"I1"}
