@@ -1,4 +1,4 @@
-"""Until when workers take leases for their own (L6, K1), with clocks that drift and frames that are late.
+"""Until when workers take leases for their own (L6, K1, H1), with clocks that drift and frames that are late.
 
 A belief that outlives its lease is what makes two workers charge one card. That it cannot is not for the store to see:
 it is the worker's own arithmetic on durations (protocol rule 5).
@@ -6,7 +6,7 @@ it is the worker's own arithmetic on durations (protocol rule 5).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -14,7 +14,20 @@ from simulations.checks.reports import Reports
 from simulations.checks.store_clock import StoreClock, clock_of
 from simulations.world.rows import RowChange, Transaction
 from stellwerk.core.external_task import AttemptEnd, ExternalTask, TaskAttempt, TaskState
-from stellwerk.wire.messages import BpmnErrorReport, Complete, EngineMessage, Fail, Welcome, WorkerMessage
+from stellwerk.wire.messages import (
+    BpmnErrorReport,
+    Complete,
+    EngineMessage,
+    Fail,
+    Hello,
+    Holding,
+    LeaseRef,
+    Renewed,
+    Revoked,
+    Tasks,
+    Welcome,
+    WorkerMessage,
+)
 from stellwerk.worker.task import Task
 
 __all__ = ["DRIFT_MAX", "Beliefs"]
@@ -70,6 +83,10 @@ class Beliefs:
         self._heard: dict[str, float] = {}
         """When each worker got the frame before the present one."""
         self._hears: dict[str, float] = {}
+        self._held: dict[str, dict[LeaseKey, None]] = {}
+        """By process: what it believes in."""
+        self._revoked: dict[str, list[tuple[LeaseKey, float]]] = {}
+        """By process: what was taken away from it, and when it heard."""
 
     # --- CommitObserver --------------------------------------------------------------------------------------------
 
@@ -114,6 +131,7 @@ class Beliefs:
         key = (task_id, fence)
         if until <= now:  # nothing is believed that is over
             self._beliefs.setdefault(task_id, {}).pop(fence, None)
+            self._held.get(place, {}).pop(key, None)
             return
         # What a frame was late is seen by comparing clocks, so that since the last frame drift can hide some of it.
         silence = now - self._heard.get(place, now)
@@ -128,6 +146,7 @@ class Beliefs:
             self._reports.always("K1", False, what)
         beliefs = self._beliefs.setdefault(task_id, {})
         beliefs[fence] = _Belief(place, fence, until, allowance)
+        self._held.setdefault(place, {})[key] = None
         if len(beliefs) > 1:
             self._check_overlap(task_id, beliefs, beliefs[fence], now)
 
@@ -154,19 +173,51 @@ class Beliefs:
         if beliefs is not None and belief is not None and belief.place == place:
             self._reports.sometimes("worker: gave up a lease at its deadline", belief.until <= self._now())
             del beliefs[fence]
+            self._held.get(place, {}).pop((task_id, fence), None)
 
     def sent(self, place: str, message: WorkerMessage) -> None:
-        if isinstance(message, Complete | Fail | BpmnErrorReport):
-            key = (message.task_id, message.fence)
-            self._reports.sometimes("worker: result sent after its lease had expired", key in self._expired)
+        self._check_revoked(place)
+        match message:
+            case Complete() | Fail() | BpmnErrorReport():
+                key = (message.task_id, message.fence)
+                self._reports.sometimes("worker: result sent after its lease had expired", key in self._expired)
+            case Holding():
+                self._check_report(place, message.leases)
+            case Hello():
+                self._check_report(place, message.holding)
+            case _:
+                pass
+
+    def _check_report(self, place: str, told: Sequence[LeaseRef]) -> None:
+        """Rule 16: whatever is left out would be given to somebody else."""
+        named = {(lease.task_id, lease.fence) for lease in told}
+        for key in self._held.get(place, ()):
+            if key not in named:
+                what = f"{place} believes in lease {key[1]} of task {key[0]} and leaves it out of its report"
+                self._reports.always("H1", False, what)
 
     def received(self, place: str, message: EngineMessage) -> None:
         """Its effect on the leases is told by `believes` and `let_go`."""
+        self._check_revoked(place)
         now = self._now()
         if isinstance(message, Welcome) and place in self._hears:
             del self._hears[place]  # another connection: what was known of the delay is forgotten
-        if self._hears.get(place) != now:
+        # Only these tell the time of the node that sent them.
+        if isinstance(message, Welcome | Tasks | Renewed) and self._hears.get(place) != now:
             self._heard[place], self._hears[place] = self._hears.get(place, now), now
+        if isinstance(message, Revoked):
+            keys = [((notice.task_id, notice.fence), now) for notice in message.leases]
+            self._revoked.setdefault(place, []).extend(keys)
+
+    def _check_revoked(self, place: str) -> None:
+        """What was revoked must be let go at once: by the next time that anything is heard of the process."""
+        waiting = self._revoked.get(place)
+        if not waiting or waiting[-1][1] >= self._now():
+            return
+        for key, heard in self._revoked.pop(place):
+            if key in self._held.get(place, ()):
+                what = f"{place} goes on with lease {key[1]} of task {key[0]}, which was revoked at {heard:.6f}"
+                self._reports.always("K1", False, what)
 
     def handler_began(self, place: str, task: Task) -> None:
         """Nothing to do."""

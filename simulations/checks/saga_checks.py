@@ -9,6 +9,7 @@ from simulations.checks.explanations import Explanations
 from simulations.checks.reports import Journal, Reports
 from simulations.checks.shadow import Shadow
 from stellwerk.core import facts as f
+from stellwerk.core.external_task import TaskState
 from stellwerk.core.instance import InstanceState
 
 __all__ = ["SagaChecks"]
@@ -47,10 +48,13 @@ class SagaChecks:
         self._ledgers: dict[str, _Ledger] = {}
         self._explained = Explanations()
         self._failed: f.TaskFailed | None = None
+        self._failing: set[str] = set()
+        """Instances of which a scope began to fail in this transaction."""
 
     def begin(self, explained: Explanations) -> None:
         self._explained = explained
         self._failed = None
+        self._failing.clear()
 
     def check(self, state: InstanceState, fact: f.Fact) -> None:
         match fact:
@@ -70,8 +74,15 @@ class SagaChecks:
                 self._handler_ended(state, fact)
             case f.CompensationEnded():
                 self._compensation_ended(state, fact)
+            case _:
+                self._check_failing(state, fact)
+
+    def _check_failing(self, state: InstanceState, fact: f.Fact) -> None:
+        match fact:
             case f.TaskFailed():
                 self._failed = fact
+            case f.TaskCancelled() if state.instance_id in self._failing:
+                self._may_cancel(state, fact.task_id)
             case f.ScopeFailing():
                 self._may_fail(state)
             case f.InstanceFailed():
@@ -93,6 +104,7 @@ class SagaChecks:
     def _may_fail(self, state: InstanceState) -> None:
         """A failed attempt alone is no reason to compensate."""
         self._reports.sometimes("saga: scope failed")
+        self._failing.add(state.instance_id)
         failed, self._failed = self._failed, None
         task = None if failed is None else self._shadow.tasks.get(failed.task_id)
         if failed is None or task is None or failed.kind != "retries_exhausted":
@@ -102,9 +114,25 @@ class SagaChecks:
         what = f"task {task.task_id} failed, has {task.retries_left} retries left, and its scope fails"
         self._reports.always("S2", is_last, lambda: f"instance {state.instance_id}: {what}")
 
+    def _may_cancel(self, state: InstanceState, task_id: str) -> None:
+        """Rule 15: a leased task that can be compensated is waited for."""
+        task, open_task = self._shadow.tasks.get(task_id), state.tasks.get(task_id)
+        activity = self._ledger(state).started.get(task_id)
+        if task is None or open_task is None or activity is None or task.state is not TaskState.LOCKED:
+            return
+        handler = self._models.handler(state.definition_id, activity.node_id)
+        is_wanted_so = any(isinstance(fact, f.InstanceCancelled) for fact in self._explained.facts(state.instance_id))
+        drains = handler is not None and activity.compensates is None and not open_task.failed and not is_wanted_so
+        self._check(
+            not drains, state, f"{activity.node_id} is leased and cancelled, not drained, while its scope fails"
+        )
+
     def _completed(self, state: InstanceState, fact: f.ActivityCompleted) -> None:
         ledger = self._ledger(state)
         activity = ledger.started.get(fact.activity_id)
+        if activity is not None and activity.compensates is None and fact.compensation_variables is None:
+            handler = self._models.handler(state.definition_id, activity.node_id)
+            self._check(handler is None, state, f"{activity.node_id} was completed and cannot be undone by {handler}")
         if activity is not None and fact.compensation_variables is not None:
             self._journal.put(ledger.completed, fact.activity_id, activity)
             self._journal.put(ledger.places, fact.activity_id, len(ledger.places))

@@ -9,8 +9,10 @@ from stellwerk.stores.postgres.clock_watch import ClockJump
 
 __all__ = ["StoreClock", "clock_of"]
 
-_JUMP_MS_MIN = 500
+_JUMP_MS_MIN = 20
+"""Less is rounding."""
 _RATE_MAX = 1.03
+"""And so much is drift."""
 
 
 class StoreClock:
@@ -23,9 +25,7 @@ class StoreClock:
 
     def observe(self, transaction: Transaction) -> bool:
         """→ whether it never fell."""
-        # A transaction of several statements was judged earlier than it committed.
-        now_ms = transaction.now_ms if transaction.clock_ms is None else transaction.clock_ms
-        us = transaction.us
+        now_ms, us = clock_of(transaction), transaction.us
         self._told = transaction.jump
         is_fine = now_ms >= self.now_ms
         if self._last is not None:
@@ -48,5 +48,5 @@ class StoreClock:
 
 
 def clock_of(transaction: Transaction) -> int:
-    """The lease clock at the commit."""
+    """The lease clock at the commit: a transaction of several statements was judged earlier than that."""
     return transaction.now_ms if transaction.clock_ms is None else transaction.clock_ms

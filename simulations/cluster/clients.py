@@ -160,7 +160,18 @@ class ClientProgram:
         record.is_started = True
 
     async def _do(self, record: ClientRecord, event: ClientEvent, key: str) -> None:
-        begun = self._begun(record, event)
+        answer = self._begun(record, event)
+        known = await self._ask_for(record, event, key)
+        answer = attrs.evolve(answer, answered=self._surroundings.simulation.now())
+        if known is not None:
+            unanswered = answer.unanswered + known.unanswered
+            answer = attrs.evolve(answer, status=known.answer.status, unanswered=unanswered)
+            if isinstance(event, Redeploy):
+                answer = attrs.evolve(answer, version=await self._version(key, known))
+        record.answers[-1] = answer
+
+    async def _ask_for(self, record: ClientRecord, event: ClientEvent, key: str) -> Known | None:
+        """None: there is nothing to be done any more."""
         match event:
             case Publish():
                 known = await self._publish(key, event)
@@ -172,27 +183,18 @@ class ClientProgram:
             case Redeploy(file=file, xml=xml):
                 known = await self._deploy(key, file, xml)
                 self._expect(known, _DEPLOYED, key)
-                begun = attrs.evolve(begun, version=await self._version(key, known))
             case CompleteUserTask():
-                completed = await self._complete(record, event, key)
-                if completed is None:
-                    self._note(record, attrs.evolve(begun, answered=self._surroundings.simulation.now()))
-                    return
-                known = completed
+                return await self._complete(record, event, key)
             case _:
                 assert_never(event)
-        answered = self._surroundings.simulation.now()
-        unanswered = known.unanswered
-        self._note(record, attrs.evolve(begun, answered=answered, status=known.answer.status, unanswered=unanswered))
+        return known
 
     def _begun(self, record: ClientRecord, event: ClientEvent) -> EventAnswer:
-        if record.answers and record.answers[-1].answered is None:  # before this host was started again
-            return record.answers[-1]
-        record.answers.append(EventAnswer(event=event, sent=self._surroundings.simulation.now()))
+        if not record.answers or record.answers[-1].answered is not None:
+            record.answers.append(EventAnswer(event=event, sent=self._surroundings.simulation.now()))
+        else:  # Begun before this host was started again: what was asked for then nobody knows.
+            record.answers[-1] = attrs.evolve(record.answers[-1], unanswered=1)
         return record.answers[-1]
-
-    def _note(self, record: ClientRecord, answer: EventAnswer) -> None:
-        record.answers[-1] = answer
 
     async def _publish(self, key: str, event: Publish) -> Known:
         body = {
@@ -200,6 +202,7 @@ class ClientProgram:
             "key": event.key,
             "variables": event.variables,
             "message_id": event.message_id,
+            "ttl_ms": event.ttl_ms,
         }
         return await self._caller.until_known(key, "POST", f"{_API}/messages", body)
 

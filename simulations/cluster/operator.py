@@ -15,6 +15,7 @@ __all__ = ["OperatorProgram"]
 _API = "/api/v1"
 _ROUND_SECONDS = 1.0
 _PAGE = 200
+_RESOLVED = (200, 404, 409)
 
 
 class OperatorProgram:
@@ -46,7 +47,9 @@ class OperatorProgram:
         await self._repair(caller, incident["instance_id"])
         path = f"{_API}/incidents/{incident_id}/resolve"
         known = await caller.until_known(f"resolve {incident_id}", "POST", path, {})
-        self._surroundings.simulation.properties.sometimes("operator resolved an incident", known.answer.status == 200)
+        properties, status = self._surroundings.simulation.properties, known.answer.status
+        properties.sometimes("operator resolved an incident", status == 200)
+        properties.always("P0", status in _RESOLVED, lambda: f"{path} was answered with {known.answer}")
 
     async def _repair(self, caller: Caller, instance_id: str) -> None:
         if instance_id in self._repaired:

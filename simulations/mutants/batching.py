@@ -59,15 +59,12 @@ MUTANTS = (
     ),
     Mutant(
         name="birth-room-leaks",
-        what="Room that was reserved for a task of a refused step is not given back.",
+        what="Room that was kept for a task which is leased at birth stays taken when the task has arrived (rule 10).",
         invariants=("V1", "P3"),
         patches=(
             Rewrite(
-                f"{_INSTANCE}._commit",
-                (
-                    "if isinstance(outcome, RefusedChangeset):\n        services.births.give_back(births)\n",
-                    "if isinstance(outcome, RefusedChangeset):\n",
-                ),
+                "stellwerk.actors.births:TopicBirths.born",
+                ("subscription.end_reservation(task.task_id)\n", "\n"),
             ),
         ),
     ),

@@ -56,33 +56,26 @@ MUTANTS = (
     Mutant(
         name="completion-after-expiry",
         number=3,
-        what="A completion is taken from a lock that has run out, as long as no sweep has come by.",
-        invariants=("L5",),
-        patches=(_needs_no_live_lease(LeaseCommandKind.COMPLETE),),
-    ),
-    Mutant(
-        name="cancelled-lease-renewed",
-        number=4,
-        what="A final state is overwritten: the lease of a task that was cancelled can still be renewed.",
-        invariants=("F1",),
-        patches=(
-            Entry(
-                f"{_LEASE}:TRANSITIONS",
-                (TaskState.CANCELLED, LeaseCommandKind.RENEW),
-                (TaskState.CANCELLED,),
-            ),
-        ),
-    ),
-    Mutant(
-        name="completion-after-release",
-        what="A completion is taken for a lease that was given back, until its time is up or it is leased again.",
+        what="A completion is taken for a lock that has run out, as long as nobody else has leased the task since.",
         invariants=("L5",),
         patches=(
+            _needs_no_live_lease(LeaseCommandKind.COMPLETE),
             Entry(
                 f"{_LEASE}:TRANSITIONS",
                 (TaskState.READY, LeaseCommandKind.COMPLETE),
                 (TaskState.COMPLETED,),
             ),
+        ),
+    ),
+    Mutant(
+        name="cancelled-lease-goes-on",
+        number=4,
+        what="A final state is overwritten: the lease of a task that was cancelled is renewed, and kept at a hello.",
+        invariants=("F1",),
+        patches=(
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.CANCELLED, LeaseCommandKind.RENEW), (TaskState.CANCELLED,)),
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.CANCELLED, LeaseCommandKind.EXTEND), (TaskState.CANCELLED,)),
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.CANCELLED, LeaseCommandKind.RESUME), (TaskState.CANCELLED,)),
         ),
     ),
     Mutant(
@@ -136,9 +129,14 @@ MUTANTS = (
     Mutant(
         name="renewal-revives-expired-lock",
         number=8,
-        what="A renewal or extension of a lock that has run out brings it back to life.",
-        invariants=("L3", "L5"),
-        patches=(_needs_no_live_lease(LeaseCommandKind.EXTEND, LeaseCommandKind.RENEW),),
+        what="A lock that has run out is renewed, extended or kept at a hello, as long as nobody else has the task.",
+        invariants=("L3", "F2"),
+        patches=(
+            _needs_no_live_lease(LeaseCommandKind.EXTEND, LeaseCommandKind.RENEW, LeaseCommandKind.RESUME),
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.READY, LeaseCommandKind.EXTEND), (TaskState.READY,)),
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.READY, LeaseCommandKind.RENEW), (TaskState.READY,)),
+            Entry(f"{_LEASE}:TRANSITIONS", (TaskState.READY, LeaseCommandKind.RESUME), (TaskState.READY,)),
+        ),
     ),
     Mutant(
         name="renewal-counts-from-answer",

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from simulations.checks.sometimes import SOMETIMES
+from simulations.plans.faults import FAULTS
 from simulations.tools.campaigns import Campaign, load_campaigns, total
 from simulations.tools.sources import RESULTS
 from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
@@ -24,36 +26,36 @@ def coverage(
     """Show what recorded campaigns went through: each property that must hold now and then, and how often it did.
 
     A run that is green because nothing happened in it shows nothing. So what should happen (a lease that ran out, an
-    answer that got lost, an instance taken over) is counted; exit code 1 when something never happened. Campaigns with
-    a deliberate bug do not count.
+    answer that got lost, an instance taken over) is counted, and so are faults by kind; exit code 1 when something
+    never happened. Campaigns with a deliberate bug do not count.
     """
     file = results / "campaigns.json"
     campaigns = [campaign for campaign in load_campaigns(file) if campaign.mutant is None]
     if not campaigns:
         raise Mistake(f"{file}: there is no campaign yet; hunt records them")
-    return tell_coverage(campaigns[-last:] if last > 0 else campaigns, _expected())
+    expected = {name: one.why for name, one in SOMETIMES.items()}
+    return tell_coverage(campaigns[-last:] if last > 0 else campaigns, expected, tuple(FAULTS))
 
 
-def _expected() -> Mapping[str, str]:
-    from simulations.checks.sometimes import SOMETIMES
-
-    return {name: one.why for name, one in SOMETIMES.items()}
-
-
-def tell_coverage(campaigns: Sequence[Campaign], expected: Mapping[str, str]) -> int:
-    """:param expected: what must have happened, and why it matters. → the exit code."""
+def tell_coverage(campaigns: Sequence[Campaign], expected: Mapping[str, str], kinds: Sequence[str] = ()) -> int:
+    """:param expected: what must have happened, and why it matters.
+    :param kinds: of faults, each of which must have befallen something. → the exit code."""
     added = total(campaigns)
     for line in _figures(added, len(campaigns)):
         say(line)
     say("")
-    print_table("Faults", ("kind", "how often"), sorted(added.faults.items()))
+    counts = {**dict.fromkeys(kinds, 0), **added.faults}
+    print_table("Faults", ("kind", "how often"), [(kind, f"{count:,}") for kind, count in sorted(counts.items())])
     names = sorted({*expected, *added.sometimes})
     print_table("Sometimes", ("property", "runs", "rate", "times", Column("why")), _rows(names, added, expected))
     missing = [name for name in names if name in expected and not added.sometimes.get(name)]
+    idle = [kind for kind in kinds if not added.faults.get(kind)]
+    for kind in idle:
+        say(f"NEVER    fault {kind}")
     for name in missing:
         say(f"NEVER    {name}: {expected[name]}")
     say(f"{len(expected) - len(missing)} of {len(expected)} happened")
-    return ENDED_BADLY if missing else 0
+    return ENDED_BADLY if missing or idle else 0
 
 
 def _figures(added: Campaign, count: int) -> Iterable[str]:

@@ -13,7 +13,7 @@ import attrs
 from cyclopts import Parameter
 
 from simulations.plans.drawing import draw_plan
-from simulations.plans.plan import Plan
+from simulations.plans.plan import Plan, to_json
 from simulations.tools.children import ChildFailed, Children, first_done
 from simulations.tools.mixing import Mix, mix_of
 from simulations.tools.outcomes import Outcome
@@ -61,6 +61,8 @@ class Finding:
     invariants: Counter[str] = attrs.field(factory=Counter)
     cpu_seconds: float = 0.0
     example: str = ""
+    spoilt: int = 0
+    """Seeds that fail without the bug too: they say nothing, and are not counted as runs."""
 
     @property
     def is_expected(self) -> bool:
@@ -128,11 +130,13 @@ class Lab:
         self._draw = draw
         self._jobs = jobs
         self._report = report
+        self._controls: dict[str, bool] = {}
+        """Plans, and whether they fail without any bug."""
 
     def examine(self, bug: Bug, seeds: Sequence[int], *, stops_at_first: bool = False) -> Finding:
         """:param stops_at_first: no seed is begun once one has found it."""
         finding = Finding(bug)
-        order: dict[Future[Outcome], int] = {}
+        order: dict[Future[Outcome], tuple[int, Plan]] = {}
         waiting: Iterator[tuple[int, int]] = iter(enumerate(seeds, start=1))
         while True:
             if not (stops_at_first and finding.found):
@@ -140,19 +144,25 @@ class Lab:
             if not order:
                 return finding
             for future in first_done(list(order), _WAIT_SECONDS):
-                self._note(finding, order.pop(future), future)
+                self._note(finding, *order.pop(future), future)
             self._report(f"{bug.name}: {finding.found} of {finding.runs} found it")
 
-    def _fill(self, order: dict[Future[Outcome], int], waiting: Iterable[tuple[int, int]], bug: Bug) -> None:
+    def _fill(
+        self, order: dict[Future[Outcome], tuple[int, Plan]], waiting: Iterable[tuple[int, int]], bug: Bug
+    ) -> None:
         while len(order) < self._jobs:
             following = next(iter(waiting), None)
             if following is None:
                 return
             position, seed = following
-            order[self._children.submit(self._draw(seed, bug), mutant=bug.name)] = position
+            plan = self._draw(seed, bug)
+            order[self._children.submit(plan, mutant=bug.name)] = position, plan
 
-    def _note(self, finding: Finding, position: int, future: Future[Outcome]) -> None:
+    def _note(self, finding: Finding, position: int, plan: Plan, future: Future[Outcome]) -> None:
         invariant, example = _verdict(future)
+        if invariant is not None and self._fails_anyway(plan):
+            finding.spoilt += 1
+            return
         finding.runs += 1
         if future.exception() is None:
             finding.cpu_seconds += future.result().cpu_seconds
@@ -162,6 +172,12 @@ class Lab:
         finding.invariants[invariant] += 1
         if finding.first is None or position < finding.first:
             finding.first, finding.example = position, example
+
+    def _fails_anyway(self, plan: Plan) -> bool:
+        text = to_json(plan)
+        if text not in self._controls:
+            self._controls[text] = _verdict(self._children.submit(plan))[0] is not None
+        return self._controls[text]
 
 
 def _verdict(future: Future[Outcome]) -> tuple[str | None, str]:
@@ -180,6 +196,8 @@ _COLUMNS = ("#", "bug", "found", "first", "mean", "by", "expected")
 
 
 def _line(finding: Finding) -> str:
+    if not finding.runs:
+        return f"UNKNOWN  {finding.bug.name}: all {finding.spoilt} seeds fail without it too"
     if not finding.found:
         return f"SURVIVED {finding.bug.name}: none of {finding.runs} seeds found it"
     by = ", ".join(f"{name} {count}" for name, count in finding.invariants.most_common(4))
@@ -216,6 +234,9 @@ def _tell(findings: Sequence[Finding], json_file: Path | None, markdown_file: Pa
     surprises = [finding.bug.name for finding in findings if finding.found and not finding.is_expected]
     if surprises:
         say(f"found, but never by what was expected: {', '.join(surprises)}")
+    spoilt = max((finding.spoilt for finding in findings), default=0)
+    if spoilt:
+        say(f"up to {spoilt} seeds fail without any bug; they are not counted: hunt them first")
     say(f"{len(findings) - len(survivors)} of {len(findings)} found; survived: {', '.join(survivors) or 'none'}")
     if json_file is not None:
         write_file(json_file, json.dumps(list(map(_figures, findings)), indent=1) + "\n")
@@ -229,6 +250,7 @@ def _figures(finding: Finding) -> Mapping[str, object]:
         "number": finding.bug.number,
         "runs": finding.runs,
         "found": finding.found,
+        "spoilt": finding.spoilt,
         "first": finding.first,
         "invariants": dict(finding.invariants),
         "cpu_seconds": round(finding.cpu_seconds, 2),

@@ -18,10 +18,10 @@ class _Counting:
     """Both kinds count their runs, remember what they saw and end in time."""
 
     def __init__(
-        self, invariant: str, *, mutant: str | None, seconds_max: float, progress: Callable[[int], None]
+        self, signature: str, *, mutant: str | None, seconds_max: float, progress: Callable[[int], None]
     ) -> None:
         self.runs = 0
-        self._invariant = invariant
+        self._signature = signature
         self._mutant = mutant
         self._deadline = time.monotonic() + seconds_max
         self._progress = progress
@@ -34,7 +34,7 @@ class _Counting:
         """None: the run broke; that is another way of failing."""
         self.runs += 1
         self._progress(self.runs)
-        fails = outcome is not None and outcome.invariant == self._invariant
+        fails = outcome is not None and outcome.signature == self._signature
         self._seen[to_json(plan)] = fails
         return fails
 
@@ -47,15 +47,15 @@ class HereOracle(_Counting):
     def __init__(
         self,
         simulate: Simulate,
-        invariant: str,
+        signature: str,
         *,
         mutant: str | None = None,
         seconds_max: float = float("inf"),
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """:param invariant: that must be the first to be broken.
+        """:param signature: of the way of failing that is looked for (`Outcome.signature`).
         :param progress: is told how many runs there were."""
-        super().__init__(invariant, mutant=mutant, seconds_max=seconds_max, progress=progress)
+        super().__init__(signature, mutant=mutant, seconds_max=seconds_max, progress=progress)
         self._simulate = simulate
 
     def first(self, plans: Sequence[Plan]) -> int | None:
@@ -75,14 +75,14 @@ class PoolOracle(_Counting):
     def __init__(
         self,
         children: Children,
-        invariant: str,
+        signature: str,
         *,
         jobs: int,
         mutant: str | None = None,
         seconds_max: float = float("inf"),
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        super().__init__(invariant, mutant=mutant, seconds_max=seconds_max, progress=progress)
+        super().__init__(signature, mutant=mutant, seconds_max=seconds_max, progress=progress)
         self._children = children
         self._jobs = jobs
 

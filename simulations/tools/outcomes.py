@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -51,6 +52,10 @@ def simulate(plan: Plan, *, keep_trace: bool = False, mutant: str | None = None)
     return run(plan, keep_trace=keep_trace, mutant=mutant)
 
 
+_NAMES = re.compile(r"\w+\.py:\d+|[\w-]*\d[\w.#:-]*")
+_SIGNATURE_CHARS = 120
+
+
 @attrs.frozen(kw_only=True)
 class Outcome:
     """JSON values only."""
@@ -80,6 +85,13 @@ class Outcome:
             trace_digest=result.trace_digest,
             schedule_digest=result.schedule_digest,
         )
+
+    @property
+    def signature(self) -> str:
+        """Of one way of failing. Of the unforeseen (P0) there are many ways: what is said without names and numbers."""
+        if self.invariant == "P0":
+            return f"P0 {_NAMES.sub('', self.message)[:_SIGNATURE_CHARS]}"
+        return self.invariant or ""
 
     @property
     def digests(self) -> tuple[str, str]:

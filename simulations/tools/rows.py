@@ -27,6 +27,7 @@ __all__ = [
 HOST_KINDS = ("boot", "exit", "leave", "crash", "freeze", "thaw")
 """What happens to a whole host."""
 
+_BUSINESS_KEY = re.compile(r" \((.+)\)$")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{6}([0-9a-f]{6})\b")
 _FENCE = re.compile(r"\b(fence|lease) (\d{6,})(\d{4})\b")
 _HOST_FIELDS = ("host", "other", "node", "target", "to", "peer")
@@ -47,6 +48,8 @@ class Change:
     text: str
     instance: str = ""
     """Which process instance it belongs to; empty where the trace does not say."""
+    business_key: str = ""
+    """Of an instance: what the plan calls it."""
     before: str = ""
     """Of a task: its state, and below who holds it since then."""
     after: str = ""
@@ -141,8 +144,10 @@ def _change(entry: Sequence[str]) -> Change:
     table, key, text, instance = (*entry, "", "", "", "")[:4]
     match = _TASK_CHANGE.match(text) if table == "tasks" else None
     if match is None:
-        of_instance = key.partition("/")[0] if table in _OF_INSTANCES else ""
-        return Change(table, key, text, key if table == "instances" else instance or of_instance)
+        if table == "instances":
+            named = _BUSINESS_KEY.search(text)
+            return Change(table, key, text, key, business_key=named[1] if named else "")
+        return Change(table, key, text, instance or (key.partition("/")[0] if table in _OF_INSTANCES else ""))
     fence, until = match["fence"], match["until"]
     return Change(
         table,

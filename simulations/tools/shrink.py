@@ -13,19 +13,23 @@ from simulations.plans.describing import describe
 from simulations.plans.plan import Plan, to_json
 from simulations.tools.children import Children
 from simulations.tools.commands import replay_command
-from simulations.tools.explanation import explain_run
+from simulations.tools.explanation import explain_run, passing_neighbour
 from simulations.tools.oracles import HereOracle, PoolOracle
-from simulations.tools.outcomes import RunResult, Simulate, simulate
+from simulations.tools.outcomes import Outcome, RunResult, Simulate, simulate
 from simulations.tools.page.document import page
 from simulations.tools.progress import Progress
 from simulations.tools.report import report
 from simulations.tools.shrinking import Shrinker
+from simulations.tools.slices import Slice, slice_of
 from simulations.tools.sources import RESULTS, Jobs, ModeOption, Mutant, SizeOption, known_mutant, plan_of, slug
 from simulations.tools.writing import write_file
 from stellwerk.cli.mistakes import Mistake
-from stellwerk.cli.output import say
+from stellwerk.cli.output import counted, say
 
 __all__ = ["shrink", "shrink_plan"]
+
+
+_NEIGHBOURS_MAX = 4
 
 
 def shrink(
@@ -68,11 +72,12 @@ def shrink_plan(
 ) -> int:
     """:param children: in which candidates are run, `jobs` at once; else here.
     :raises Mistake: the plan does not fail."""
-    failing = simulate(plan, keep_trace=False, mutant=mutant)
+    failing = simulate(plan, keep_trace=True, mutant=mutant)
     if not failing.violations:
         raise Mistake(f"{plan.label or plan.seed} does not fail: there is nothing to shrink")
     violation = failing.violations[0]
     say(f"{violation}\n  {_size(plan)}")
+    signature = Outcome.of(failing).signature
     progress, began = Progress(), time.monotonic()
 
     def count(runs: int) -> None:
@@ -83,22 +88,39 @@ def shrink_plan(
         say(f"  [{oracle.runs:4} runs, {time.monotonic() - began:5.1f} s] {step}")
 
     oracle = (
-        HereOracle(simulate, violation.invariant, mutant=mutant, seconds_max=seconds, progress=count)
+        HereOracle(simulate, signature, mutant=mutant, seconds_max=seconds, progress=count)
         if children is None
-        else PoolOracle(children, violation.invariant, jobs=jobs, mutant=mutant, seconds_max=seconds, progress=count)
+        else PoolOracle(children, signature, jobs=jobs, mutant=mutant, seconds_max=seconds, progress=count)
     )
-    shrinker = Shrinker(plan, violation.us / 1e6, oracle, tell)
+    guesses = _guesses(plan, slice_of(failing.rows or ()), violation.us / 1e6)
+    shrinker = Shrinker(plan, violation.us / 1e6, oracle, tell, guesses)
     smallest = attrs.evolve(shrinker.run(), label=f"{plan.label or plan.seed}, shrunk")
     progress.clear()
     say(f"  {oracle.runs} runs in {time.monotonic() - began:.1f} s")
-    _keep(simulate(smallest, keep_trace=True, mutant=mutant), target, mutant)
+    _keep(simulate(smallest, keep_trace=True, mutant=mutant), target, mutant, simulate)
     return 0
 
 
-def _keep(result: RunResult, target: Path, mutant: str | None) -> None:
-    """The plan, a page about it, and the same on standard output."""
+def _guesses(plan: Plan, part: Slice, until: float) -> list[Plan]:
+    """Only the instances in question; only the faults of hosts that had a part in it; both, or one of them."""
+    named = set(part.subject.names.values())
+    instances = tuple(spec for spec in plan.instances if spec.key in named)
+    hosts = {*part.hosts, ""}
+    faults = tuple(fault for fault in plan.faults if fault.at <= until and {fault.host, fault.other} <= hosts)
+    if not instances:
+        return [attrs.evolve(plan, faults=faults)]
+    return [
+        attrs.evolve(plan, faults=faults, instances=instances),
+        attrs.evolve(plan, instances=instances),
+        attrs.evolve(plan, faults=faults),
+    ]
+
+
+def _keep(result: RunResult, target: Path, mutant: str | None, simulate: Simulate) -> None:
+    """The plan, a page about it, and the same on standard output. Without any one of its faults it likely passes."""
     write_file(target, to_json(result.plan))
-    explanation = explain_run(result, replay_command(target, mutant))
+    neighbour, tried = passing_neighbour(result, simulate, limit=_NEIGHBOURS_MAX, mutant=mutant)
+    explanation = attrs.evolve(explain_run(result, replay_command(target, mutant)), neighbour=neighbour, tried=tried)
     html = target.with_suffix(".html")
     write_file(html, page(explanation))
     say("")
@@ -109,7 +131,10 @@ def _keep(result: RunResult, target: Path, mutant: str | None) -> None:
 
 def _size(plan: Plan) -> str:
     options = plan.options
-    return (
-        f"{len(plan.faults)} faults, {len(plan.instances)} instances, {options.workers} workers, "
-        f"{options.nodes} nodes, {options.chaos_seconds:g} s"
+    counts = (
+        (len(plan.faults), "fault"),
+        (len(plan.instances), "instance"),
+        (options.workers, "worker"),
+        (options.nodes, "node"),
     )
+    return f"{', '.join(counted(number, what) for number, what in counts)}, {options.chaos_seconds:g} s"

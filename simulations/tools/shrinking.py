@@ -21,6 +21,11 @@ __all__ = ["Oracle", "Shrinker", "Stopped", "minimal_subset"]
 T = TypeVar("T")
 
 _ROUNDS_MAX = 4
+_SEEDS = 4
+"""Where each candidate is tried with several: a coincidence may come about with another one."""
+_GUESS_SEEDS = 12
+"""A guess that is right saves hundreds of runs, and takes little time for each."""
+_COARSE_PARTS = 4
 _COUNTS = ("storm_workers", "workers", "spare_nodes", "nodes")
 _LEAST = {"workers": 1, "nodes": 1}
 _KEPT = (*_COUNTS, "chaos_seconds", "kinds", "backend", "schedule", "lock_ms", "stays_dead", "clocks", "limits")
@@ -45,26 +50,49 @@ class Oracle(Protocol):
 class Shrinker:
     """Call `run`; `plan` is the smallest so far at any time."""
 
-    def __init__(self, plan: Plan, violated_at: float, oracle: Oracle, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        violated_at: float,
+        oracle: Oracle,
+        report: Callable[[str], None],
+        guesses: Sequence[Plan] = (),
+    ) -> None:
         """:param violated_at: seconds: what happens later cannot be to blame.
-        :param report: is told of every step that made it smaller."""
+        :param report: is told of every step that made it smaller.
+        :param guesses: much smaller plans that may well fail too; the first that does is where it begins."""
         self.plan = plan
+        self._guesses = guesses
+        self._seeds = _GUESS_SEEDS
+        self._parts_max: int | None = _COARSE_PARTS
         self._violated_at = violated_at
         self._oracle = oracle
         self._report = report
 
     def run(self) -> Plan:
-        """Until a whole round made nothing smaller, or there is no time for more."""
+        """Until a whole round made nothing smaller, or there is no time for more. First in large steps, which are worth
+        several seeds each; then in small ones; then these with several seeds."""
         try:
-            self._drop_later()
-            for _ in range(_ROUNDS_MAX):
-                before = self.plan
-                self._round()
-                if self.plan == before:
-                    break
+            is_right = self._try("what the slice does not touch is left out", self._guesses)
+            self._seeds = _SEEDS
+            if not is_right:
+                self._drop_later()
+            self._shrink_instances()
+            self._shrink_faults()
+            self._shrink_counts()
+            self._parts_max = None
+            for self._seeds in (1, _SEEDS):
+                self._rounds()
         except Stopped:
             self._report("stopped: there may be a smaller one")
         return self.plan
+
+    def _rounds(self) -> None:
+        for _ in range(_ROUNDS_MAX):
+            before = self.plan
+            self._round()
+            if self.plan == before:
+                return
 
     def _round(self) -> None:
         self._shrink_faults()
@@ -80,12 +108,20 @@ class Shrinker:
     def _try(self, what: str, plans: Iterable[Plan]) -> bool:
         """The first of these plans that still fails is the new one."""
         candidates = [plan for plan in plans if plan != self.plan and _is_valid(plan)]
-        index = self._oracle.first(candidates) if candidates else None
-        if index is None:
+        if self._choose(candidates) is None:
             return False
-        self.plan = candidates[index]
         self._report(what)
         return True
+
+    def _choose(self, plans: Sequence[Plan]) -> int | None:
+        """The index of the first that still fails, which is the new one. With another seed, the same happens at other
+        moments: what fails only by a coincidence has several chances."""
+        variants = [attrs.evolve(plan, seed=plan.seed + more) for plan in plans for more in range(self._seeds)]
+        index = self._oracle.first(variants) if variants else None
+        if index is None:
+            return None
+        self.plan = variants[index]
+        return index // self._seeds
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -102,7 +138,7 @@ class Shrinker:
             return attrs.evolve(self.plan, faults=tuple(faults))
 
         before = len(self.plan.faults)
-        minimal_subset(self.plan.faults, lambda subsets: self._choose(subsets, with_faults))
+        minimal_subset(self.plan.faults, lambda subsets: self._choose(list(map(with_faults, subsets))), self._parts_max)
         if len(self.plan.faults) < before:
             self._report(f"faults {before} → {len(self.plan.faults)}")
 
@@ -111,15 +147,11 @@ class Shrinker:
             return attrs.evolve(self.plan, instances=tuple(specs))
 
         before = len(self.plan.instances)
-        minimal_subset(self.plan.instances, lambda subsets: self._choose(subsets, with_instances))
+        minimal_subset(
+            self.plan.instances, lambda subsets: self._choose(list(map(with_instances, subsets))), self._parts_max
+        )
         if len(self.plan.instances) < before:
             self._report(f"instances {before} → {len(self.plan.instances)}")
-
-    def _choose(self, subsets: Sequence[Sequence[T]], make: Callable[[Sequence[T]], Plan]) -> int | None:
-        index = self._oracle.first([make(subset) for subset in subsets])
-        if index is not None:
-            self.plan = make(subsets[index])
-        return index
 
     def _shorten_faults(self) -> None:
         for key in [fault.key for fault in self.plan.faults]:
@@ -158,8 +190,8 @@ class Shrinker:
             count, least = getattr(self.plan.options, name), _LEAST.get(name, 0)
             fewer = sorted({least, *(least + (count - least) * step // 4 for step in (1, 2, 3)), count - 1})
             plans = [fitted(self.plan, **{name: number}) for number in fewer if least <= number < count]
-            if self._try(f"fewer {name.replace('_', ' ')} than {count}", plans):
-                self._report(f"{name.replace('_', ' ')} = {getattr(self.plan.options, name)}")
+            if self._choose([plan for plan in plans if _is_valid(plan)]) is not None:
+                self._report(f"{name.replace('_', ' ')} {count} → {getattr(self.plan.options, name)}")
 
     def _calm_options(self) -> None:
         calm = Options()
@@ -201,10 +233,13 @@ def _is_valid(plan: Plan) -> bool:
     return True
 
 
-def minimal_subset(items: Sequence[T], choose: Callable[[Sequence[Sequence[T]]], int | None]) -> Sequence[T]:
+def minimal_subset(
+    items: Sequence[T], choose: Callable[[Sequence[Sequence[T]]], int | None], parts_max: int | None = None
+) -> Sequence[T]:
     """Zeller's ddmin: a subset from which no item can be left out.
 
     :param choose: the index of the first subset that still fails, None where none does.
+    :param parts_max: the items are cut into no more parts than that, and the subset is not minimal then.
     """
     parts = 1  # at first, whether it fails without any of them
     while items:
@@ -213,7 +248,7 @@ def minimal_subset(items: Sequence[T], choose: Callable[[Sequence[Sequence[T]]],
         if index is not None:
             items = subsets[index]
             parts = max(parts - 1, 2)
-        elif parts >= len(items):
+        elif parts >= min(len(items), parts_max or len(items)):
             break
         else:
             parts = min(len(items), parts * 2)

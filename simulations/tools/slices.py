@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+
+import attrs
 
 from simulations.kernel.trace import Row
 from simulations.tools.rows import (
@@ -38,8 +40,8 @@ class Subject:
 
     tasks: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    """What the plan calls these instances."""
+    names: Mapping[str, str] = attrs.field(factory=dict)
+    """What the plan calls an instance, and the element of the model that a task belongs to."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -75,8 +77,9 @@ def subject_of(rows: Sequence[Row]) -> Subject:
         tasks = [task for task in known.tasks if known.instance_of_task.get(task) in instances]
     instances += [known.instance_of_task[task] for task in tasks if task in known.instance_of_task]
     unique = tuple(dict.fromkeys(instances))
-    keys = tuple(key for key, instance in known.instance_of_key.items() if instance in unique)
-    return Subject(tuple(tasks[:_TASKS_MAX]), unique, keys)
+    shown = tuple(tasks[:_TASKS_MAX])
+    names = {instance: key for key, instance in known.instance_of_key.items() if instance in unique}
+    return Subject(shown, unique, names | {task: name for task, name in known.elements.items() if task in shown})
 
 
 class _Known:
@@ -86,6 +89,7 @@ class _Known:
         self.tasks: dict[str, None] = {}
         self.instances: dict[str, None] = {}
         self.instance_of_task: dict[str, str] = {}
+        self.elements: dict[str, str] = {}
         self.instance_of_key: dict[str, str] = {}
         """By the key that the plan has for it."""
 
@@ -103,6 +107,8 @@ class _Known:
                 self._learn(change.key, change.instance)
             elif change.instance:
                 self.instances[change.instance] = None
+                if change.business_key:
+                    self.instance_of_key[change.business_key] = change.instance
 
     def _learn_fields(self, row: Row) -> None:
         if row.kind == "violation":
@@ -112,6 +118,8 @@ class _Known:
             self._learn(leased, "")
         if task:
             self._learn(task, instance)
+            if text_of(row, "element"):
+                self.elements[task] = text_of(row, "element")
         elif instance:
             self.instances[instance] = None
             if key:
@@ -130,10 +138,34 @@ def slice_of(rows: Sequence[Row]) -> Slice:
     subject = subject_of(until)
     touching = list(_touching(until, subject))
     hosts = _hosts(touching, {host_of(row.place) for row in rows if "#" in row.place})
-    own = {row.number for row in touching}
-    kept = [row for row in until if row.number in own or _befalls(row, hosts)]
     since_us = next((row.us for row in touching), 0)
+    own = {row.number for row in touching}
+    befell = list(_news(row for row in until if row.number not in own and _befalls(row, hosts)))
+    context = {row.number for row in (*_background(befell, since_us), *(row for row in befell if row.us >= since_us))}
+    kept = [row for row in until if row.number in own or row.number in context]
     return Slice(subject, tuple(kept[-ROWS_MAX:]), hosts, since_us, max(0, len(kept) - ROWS_MAX))
+
+
+def _news(rows: Iterable[Row]) -> Iterator[Row]:
+    """Without dials that are refused as the ones before."""
+    refusals: dict[tuple[str, str], str] = {}
+    for row in rows:
+        link, reason = (row.place, text_of(row, "target")), text_of(row, "reason")
+        if row.kind != "refused" or refusals.get(link) != reason:
+            yield row
+        if row.kind == "refused":
+            refusals[link] = reason
+
+
+def _background(rows: Sequence[Row], since_us: int) -> Iterator[Row]:
+    """Of what came before the subject's time, what still held then: open faults, and how each host was."""
+    earlier = [row for row in rows if row.us < since_us]
+    ended = {text_of(row, "key") for row in earlier if row.kind == "fault" and text_of(row, "phase") == "end"}
+    last = {host_of(row.place): row for row in earlier if row.kind in HOST_KINDS}
+    for row in earlier:
+        is_open = row.kind == "fault" and row.data.get("seconds") != 0 and text_of(row, "key") not in ended
+        if is_open or last.get(host_of(row.place)) is row:
+            yield row
 
 
 def _until_violation(rows: Sequence[Row]) -> Sequence[Row]:
@@ -145,7 +177,7 @@ def _touching(rows: Sequence[Row], subject: Subject) -> Iterator[Row]:
     if not subject.ids:
         yield from rows[-_WITHOUT_SUBJECT_ROWS:]
         return
-    mentions = _mentions((*subject.ids, *subject.keys))
+    mentions = _mentions((*subject.ids, *(subject.names[name] for name in subject.instances if name in subject.names)))
     asked: set[tuple[str, str]] = set()
     for row in rows:
         request = row.place, text_of(row, "ref")
@@ -178,6 +210,8 @@ def _befalls(row: Row, hosts: Sequence[str]) -> bool:
         case "fault":
             named = {text_of(row, "host"), text_of(row, "other")}
             return not named.isdisjoint(hosts) or text_of(row, "phase") == "heal" or named == {""}
+        case "refused" if host_of(row.place).startswith("client"):
+            return False  # it asks all the time, for all instances
         case "refused" | "reset":
             return set(hosts_in(row)) <= set(hosts)
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
@@ -79,10 +80,12 @@ def compare(plans: Iterator[tuple[str, Plan]], twins: Sequence[Twin], count: int
     :raises ChildFailed: a run broke.
     """
     progress, different = Progress(), 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(twins)) as at_once:
         for number, (name, plan) in enumerate(plans, start=1):
             traces = [Path(folder, f"{index}.trace") for index in range(len(twins))]
-            outcomes = [twin.child.run(plan, trace=trace) for twin, trace in zip(twins, traces, strict=True)]
+            outcomes = list(
+                at_once.map(lambda twin, trace, plan=plan: twin.child.run(plan, trace=trace), twins, traces)
+            )
             lines = list(_differences(twins, outcomes, traces))
             different += bool(lines)
             progress.show(f"{number} of {count}: {name}, {different} different")

@@ -103,7 +103,11 @@ class StartInstance:
 
 @attrs.frozen(kw_only=True)
 class Publish:
-    """A message. The client repeats it with the same id until it was answered."""
+    """A message. The client repeats it with the same id until it was answered.
+
+    It lives long enough for every clock that jumps: what a message promises ends with its time to live, and that is
+    measured by the clocks of the machines.
+    """
 
     after: float
     """Seconds after the spec's `at`."""
@@ -111,6 +115,7 @@ class Publish:
     key: str
     message_id: str
     variables: JsonObject = attrs.field(factory=dict)
+    ttl_ms: int = 7 * 24 * 3_600_000
 
 
 @attrs.frozen(kw_only=True)

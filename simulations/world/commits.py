@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -36,6 +36,8 @@ class CommitLog:
         self._outcomes: dict[str, list[Outcome]] = {}
         """By batch id, of those that wrote something."""
         self._unsynced: deque[_Unsynced] = deque()
+        self.clock: Callable[[], InstantMs] = rows.now_ms
+        """The lease clock."""
         self.observers: list[CommitObserver] = []
         self.count = 0
         self.last: Transaction | None = None
@@ -101,7 +103,7 @@ class CommitLog:
         self.count += 1
         now = self._simulation.now()
         operations = tuple(batch.operations)
-        us, clock_ms = round(now * 1e6), max(now_ms, self._rows.now_ms())
+        us, clock_ms = round(now * 1e6), max(now_ms, self.clock())
         transaction = self.last = Transaction(
             self.count, now_ms, us, batch.node, operations, tuple(outcomes), changes, batch.jump, clock_ms
         )
@@ -181,7 +183,7 @@ def _summary(change: RowChange) -> str:
     if isinstance(before, ExternalTask) or isinstance(after, ExternalTask):
         return _task_summary(before, after)
     if isinstance(after, InstanceSummary):
-        return f"v{after.version} {after.status}"
+        return f"v{after.version} {after.status}" + (f" ({after.business_key})" if after.business_key else "")
     if before is None:
         return "+"
     return "-" if after is None else "~"

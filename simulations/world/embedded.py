@@ -61,6 +61,7 @@ class EmbeddedDatabase:
         self._opened: list[EmbeddedStore] = []
         self.rows = DatabaseRows(clock)
         self.commits = CommitLog(simulation, self.rows, sync_seconds=0)
+        self.commits.clock = self.lease_now_ms
         self.disk = DiskFaults(simulation.seed, simulation.properties, simulation.now)
         simulation.on_over.append(self.observers.clear)
 

@@ -492,6 +492,13 @@ def test_S1_an_activity_is_undone_twice_or_that_was_never_done() -> None:
     assert "S1" in play.doctored(lambda last: with_facts(last, replacing(f.CompensationStarted, activities=("?",))))
 
 
+def test_S1_a_completed_activity_keeps_nothing_to_undo_it_with() -> None:
+    play = Play(SAGA)
+    play.rehearsal.complete(play.lease())
+    forgotten = replacing(f.ActivityCompleted, compensation_variables=None)
+    assert "S1" in play.doctored(lambda last: with_facts(last, forgotten))
+
+
 def test_S1_the_wrong_handler_runs_or_two_at_once() -> None:
     play = undone()
     entered = replacing(f.TokenEntered, node_id="undo.one")
@@ -544,6 +551,11 @@ def test_rule_15_compensation_begins_while_a_task_drains() -> None:
         return (*facts, f.CompensationStarted("c", state.root_scope_id, (completed,)))
 
     assert "S1" in play.doctored(lambda last: with_facts(last, too_soon))
+
+    def not_drained(facts: Facts) -> Facts:
+        return tuple(f.TaskCancelled(fact.task_id) if isinstance(fact, f.TaskDraining) else fact for fact in facts)
+
+    assert "S1" in play.doctored(lambda last: with_facts(last, not_drained))
     play.rehearsal.complete(play.rehearsal.tables.tasks[by_element["two"].task_id])
     play.rehearsal.work_off("i1")
     assert not play.findings.violations

@@ -14,8 +14,10 @@ from simulations.world.rows import RowChange, Transaction
 from stellwerk.core.commands import EndTaskInFailure, FailureKind, ResolveIncident, ThrowBpmnError
 from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind, TaskAttempt, TaskState
 from stellwerk.core.facts import IncidentResolved
+from stellwerk.json_values import digest
 from stellwerk.ports import (
     Changeset,
+    CheckRepeat,
     ExpireLocks,
     ExtendLease,
     FailTask,
@@ -527,3 +529,32 @@ def test_T1_the_lease_clock_falls() -> None:
     play.rehearsal.pass_ms(1_000)
     play.leased()
     assert "T1" in play.doctored(lambda last: earlier(last, 2_000))
+
+
+def test_T1_a_transaction_of_several_statements_may_have_been_judged_before_others_committed() -> None:
+    play = Play()
+    play.rehearsal.pass_ms(1_000)
+    play.leased()
+
+    def judged_early(last: Transaction) -> Transaction:
+        long_ago = with_lease(with_task(last, fence=last.now_ms), fence=last.now_ms)
+        return attrs.evolve(long_ago, now_ms=last.now_ms - 1_001, clock_ms=last.now_ms)
+
+    assert play.doctored(judged_early) == set()
+
+
+def test_refusals_without_any_write_are_seen_too() -> None:
+    play = Play()
+    first = play.leased(duration_ms=1_000)
+    play.rehearsal.pass_ms(1_000)
+    play.rehearsal.transact(ExpireLocks(10))
+    second = play.leased("w2")
+    play.rehearsal.complete(second)
+    late = FailTask(first.task_id, first.fence, "d", "broken", None, None, None, "w1")
+    repeated = CheckRepeat(second.task_id, second.fence, OutcomeKind.COMPLETE, digest({}), "w2")
+    play.rehearsal.observers = []
+    play.rehearsal.transact(late, repeated)
+    play.findings.happened.clear()
+    play.checks.unchanged(play.rehearsal.transactions[-1])
+    assert play.findings.happened["request: refused, stale fence"] == 1
+    assert play.findings.happened["request: repeated complete got the same answer"] == 1

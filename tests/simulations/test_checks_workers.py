@@ -40,8 +40,14 @@ from stellwerk.wire.messages import (
     Complete,
     Extend,
     Fail,
+    Goodbye,
+    Hello,
+    Holding,
+    LeaseRef,
     Nack,
     Release,
+    Revoked,
+    RevokedLeaseNotice,
     Subscribe,
     TaskOffer,
     Tasks,
@@ -390,6 +396,34 @@ def test_K1_a_worker_believes_longer_than_the_store_gave_it() -> None:
     assert not group.findings.violations, "so much may be the drift of the clocks"
     group.believe("w1#1", 1.5, first)
     assert group.findings.invariants == {"K1"}
+
+
+def test_K1_a_worker_goes_on_with_a_lease_that_was_revoked() -> None:
+    group = Believers()
+    first, rehearsal = group.play.offer(), group.play.rehearsal
+    group.believe("w1#1", 0.9, first)
+    notice = RevokedLeaseNotice(first.task_id, first.fence, "cancelled")
+    group.beliefs.received("w1#1", Revoked((notice,)))
+    rehearsal.pass_ms(1)
+    group.beliefs.sent("w1#1", Goodbye())
+    assert group.findings.invariants == {"K1"}
+    group.findings.violations.clear()
+    group.beliefs.received("w1#1", Revoked((notice,)))
+    group.beliefs.let_go("w1#1", first.task_id, first.fence)
+    rehearsal.pass_ms(1)
+    group.beliefs.sent("w1#1", Goodbye())
+    assert not group.findings.violations
+
+
+def test_H1_a_worker_leaves_a_lease_out_of_its_report() -> None:
+    group = Believers()
+    first = group.play.offer()
+    group.believe("w1#1", 0.9, first)
+    group.beliefs.sent("w1#1", Holding((LeaseRef(first.task_id, first.fence),)))
+    group.beliefs.sent("w2#1", Holding(()))
+    assert not group.findings.violations
+    group.beliefs.sent("w1#1", Hello("w1", "b", 2, "test"))
+    assert group.findings.invariants == {"H1"}
 
 
 def overlapping(group: Believers) -> None:

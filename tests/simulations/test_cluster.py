@@ -10,6 +10,7 @@ import attrs
 import pytest
 import trio
 
+from simulations.cluster.balancing import Balancer
 from simulations.cluster.calls import ClientCall
 from simulations.cluster.cluster import Cluster
 from simulations.cluster.http_client import Answer, HttpClient, Unanswered
@@ -190,7 +191,10 @@ def test_node_that_lost_its_power_is_another_node_afterwards() -> None:
     assert len(nodes) == len(set(nodes)) == 3
 
 
-def test_rolling_restart_fails_no_request() -> None:
+@pytest.mark.parametrize("seed", [2, 4])
+def test_rolling_restart_fails_no_request(seed: int) -> None:
+    """One node drains and the other one hands over, in either order."""
+
     async def restart_all(world: World) -> None:
         await trio.sleep(1.2)
         for node in ("node-1", "node-2"):
@@ -198,8 +202,9 @@ def test_rolling_restart_fails_no_request() -> None:
             world.cluster.boot(node)
             await trio.sleep(4.0)
 
-    world = run(plan_of(*["sequence"] * 12, apart=0.4), restart_all)
+    world = run(plan_of(*["sequence"] * 12, seed=seed, apart=0.4, chaos_seconds=13.0), restart_all)
     world.holds()
+    assert {row.data["how"] for row in world.rows("leave")} == {"drain", "hand over"}
     left = [row.place for row in world.rows("leave")]
     assert left == ["node-1#1", "node-2#1"]
     assert [row.place for row in world.rows("exit") if row.place.startswith("node")] == left
@@ -465,6 +470,23 @@ def test_files_are_deployed_once_more_when_told() -> None:
     world.holds()
     keys = {str(row.data["key"]) for row in world.rows("answer", status=201)}
     assert any("revision" in key for key in keys)
+
+
+def test_node_that_could_not_be_reached_is_tried_last_for_a_while() -> None:
+    simulation = Simulation(1)
+    orders: list[list[str]] = []
+
+    async def main() -> None:
+        balancer = Balancer(simulation, lambda: ["node-1", "node-2", "node-3"])
+        orders.append(balancer.order("first"))
+        balancer.failed(orders[0][0])
+        orders.append(balancer.order("first"))
+        await trio.sleep(10.0)
+        orders.append(balancer.order("first"))
+
+    simulation.run(main)
+    first = orders[0]
+    assert orders == [first, [first[1], first[2], first[0]], first]
 
 
 async def _serve_slowly(listener: trio.abc.Listener[Any], answer: bytes, seconds: float) -> None:

@@ -95,12 +95,6 @@ async def renewing_a_cancelled_task(world: StoreWorld) -> object:
     return (await _renewal(world, task)).kind.value
 
 
-async def completion_after_release(world: StoreWorld) -> object:
-    task = await world.leased_task()
-    await _release(world, task)
-    return await _completion(world, task, task.fence)
-
-
 async def cancelling_a_leased_task(world: StoreWorld) -> object:
     task = await world.leased_task()
     await world.step(task.instance_id, RowChanges(cancelled_tasks=(task.task_id,)))
@@ -217,8 +211,7 @@ STORE: Mapping[str, tuple[Callable[[StoreWorld], Awaitable[object]], object]] = 
     "completion-without-fence": (completion_for_an_earlier_lease, "RefusedChangeset"),
     "completion-after-expiry": (completion_after_the_end, "RefusedChangeset"),
     "half-a-changeset": (completion_of_a_lost_lease_moves, "RefusedChangeset"),
-    "cancelled-lease-renewed": (renewing_a_cancelled_task, "cancelled"),
-    "completion-after-release": (completion_after_release, "RefusedChangeset"),
+    "cancelled-lease-goes-on": (renewing_a_cancelled_task, "cancelled"),
     "boundary-event-does-not-cancel": (cancelling_a_leased_task, "CANCELLED"),
     "cancelled-task-completed": (completing_a_cancelled_task, "cancelled"),
     "fence-not-raised": (fence_grows, True),

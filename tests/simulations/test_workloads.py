@@ -109,7 +109,9 @@ class Play:
         """→ the status that HTTP would give, and the version of a deployment."""
         match event:
             case Publish():
-                await self.engine.publish(event.name, event.key, event.variables, message_id=event.message_id)
+                await self.engine.publish(
+                    event.name, event.key, event.variables, message_id=event.message_id, ttl_ms=event.ttl_ms
+                )
                 return 201, None
             case Redeploy():
                 deployment = await self.engine.deploy((event.file, event.xml))

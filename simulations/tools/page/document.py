@@ -16,6 +16,7 @@ from simulations.tools.page.shapes import Keyframe, Story
 from simulations.tools.rows import brief, seconds_of
 from simulations.tools.sentences import promise_of, sentence
 from simulations.tools.slices import Slice
+from stellwerk.cli.output import counted
 
 __all__ = ["page"]
 
@@ -56,6 +57,11 @@ def page(explanation: Explanation) -> str:
     )
 
 
+def _brief(text: str) -> str:
+    """Ids and fences by their ends, which stay on one line with the dots before them."""
+    return escape(brief(text)).replace("…", "…\N{WORD JOINER}")
+
+
 def _text(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
@@ -90,7 +96,7 @@ def _header(explanation: Explanation) -> str:
     return (
         f'<header><p class="over"><span class="badge {tone}">{escape(verdict)}</span> '
         f"{escape(plan.label or f'seed {plan.seed}')}</p>"
-        f'<h1 title="{escape(message)}">{escape(brief(message))}</h1>{promised}'
+        f'<h1 title="{escape(message)}">{_brief(message)}</h1>{promised}'
         f'<p class="command"><code id="command">{escape(explanation.command)}</code>'
         f'<button type="button" id="copy">copy</button></p><dl class="facts">{facts}</dl></header>'
     )
@@ -104,8 +110,8 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if outcome.invariant is not None:
         yield "violated at", f"{outcome.violated_us / 1e6:.6f} s"
     yield "simulated", f"{outcome.simulated_seconds:.3f} s in {outcome.cpu_seconds:.2f} s of CPU"
-    yield "cluster", f"{options.nodes} nodes, {options.workers} workers, {options.backend}"
-    yield "plan", f"{len(plan.faults)} faults, {len(plan.instances)} instances"
+    yield "cluster", f"{counted(options.nodes, 'node')}, {counted(options.workers, 'worker')}, {options.backend}"
+    yield "plan", f"{counted(len(plan.faults), 'fault')}, {counted(len(plan.instances), 'instance')}"
     yield "shown", f"{len(explanation.part.rows):,} of {explanation.rows_count:,} events"
     yield "trace", outcome.trace_digest[:16]
 
@@ -140,7 +146,7 @@ def _chip(lane: str, kind: str, keyframes: Iterable[Keyframe]) -> str:
     tone, text = (last[0].tone, last[0].text) if last else ("none", "")
     return (
         f'<div class="chip {kind}" data-lane="{escape(lane)}" data-tone="{escape(tone)}">'
-        f'<b title="{escape(lane)}">{escape(brief(lane))}</b><span>{escape(text)}</span></div>'
+        f'<b title="{escape(lane)}">{_brief(lane)}</b><span>{escape(text)}</span></div>'
     )
 
 
@@ -163,9 +169,9 @@ def _of_slice(part: Slice) -> str:
 
 def _event(row: Row, ids: tuple[str, ...]) -> str:
     return (
-        f'<tr class="{escape(row.kind)}" data-at="{seconds_of(row):.6f}" data-row="{row.number}" tabindex="0">'
+        f'<tr class="{escape(row.kind)}" data-at="{seconds_of(row):.6f}" tabindex="0">'
         f'<td class="time">{seconds_of(row):.6f}</td><td class="place">{escape(row.place)}</td>'
-        f'<td title="{escape(sentence(row, ids))}">{escape(brief(sentence(row, ids)))}</td></tr>'
+        f'<td title="{escape(sentence(row, ids))}">{_brief(sentence(row, ids))}</td></tr>'
     )
 
 
@@ -175,7 +181,7 @@ def _neighbour(explanation: Explanation) -> str:
     neighbour = explanation.neighbour
     if neighbour is None:
         tried = explanation.tried
-        what = f"None of the {tried} neighbours that were run passes." if tried else "Not sought."
+        what = f"None of the {tried} neighbours that were run passes." if tried else "None was sought."
         return f'<section class="card"><h2>Last passing neighbour</h2><p>{what}</p></section>'
     return (
         '<section class="card" id="neighbour"><h2>Last passing neighbour</h2>'
@@ -211,7 +217,7 @@ def _cells(row: Row | None) -> str:
         return '<td class="time"></td><td class="place"></td><td>has ended</td>'
     return (
         f'<td class="time">{seconds_of(row):.6f}</td><td class="place">{escape(row.place)}</td>'
-        f"<td>{escape(brief(sentence(row)))}</td>"
+        f"<td>{_brief(sentence(row))}</td>"
     )
 
 

@@ -98,13 +98,21 @@ def _lanes(layout: Layout) -> Iterator[str]:
         if previous is not None and previous.kind == "host" and lane.kind != "host":
             yield f'<line class="divider" x1="0" x2="{WIDTH}" y1="{row.top:.1f}" y2="{row.top:.1f}"/>'
         previous = lane
+        name = row.line - 1 if lane.detail else row.line + 4
         yield (
             f'<g class="lane {lane.kind}" data-lane="{escape(lane.name)}"><title>{escape(lane.name)}</title>'
             f'<rect class="ground" x="0" y="{row.top:.1f}" width="{WIDTH}" height="{row.height:.1f}"/>'
-            f'<text class="name" x="{LABEL_WIDTH - 12}" y="{row.line + 4:.1f}">{escape(_short(lane.name))}</text>'
+            f'<text class="name" x="{LABEL_WIDTH - 12}" y="{name:.1f}">{escape(_short(lane.name))}</text>'
+            f"{_detail(lane, row.line)}"
             f'<line class="rail" x1="{LABEL_WIDTH}" x2="{layout.x(layout.end):.1f}" '
             f'y1="{row.line:.1f}" y2="{row.line:.1f}"/></g>'
         )
+
+
+def _detail(lane: Lane, line: float) -> str:
+    if not lane.detail:
+        return ""
+    return f'<text class="detail" x="{LABEL_WIDTH - 12}" y="{line + 11:.1f}">{escape(_short(lane.detail))}</text>'
 
 
 def _short(name: str) -> str:
@@ -178,7 +186,19 @@ def _lease(lease: LeaseBar, layout: Layout) -> Iterator[str]:
             f'height="{_LEASE_HEIGHT}">{title}</rect>'
         )
     text = f"{lease.worker} #{fence_text(lease.fence)}"
-    yield _label("lease", text, lease.start, max(lease.end, until or 0), y + 14, layout)
+    yield _label("lease", text, lease.start, lease.end, y + 14, layout)
+    yield _below(lease, text, y + _LEASE_HEIGHT + 10, layout)
+
+
+def _below(lease: LeaseBar, text: str, y: float, layout: Layout) -> str:
+    """The label of a bar that has no room for it."""
+    x = layout.x(lease.start)
+    hidden = ' style="display:none"' if len(text) * _CHAR_WIDTH + 8 <= layout.x(lease.end) - x else ""
+    return (
+        f'<text class="word below tint-{tint_of(lease.worker)}" data-word="{lease.start:.6f}" '
+        f'data-to="{lease.end:.6f}" data-room="{len(text) * _CHAR_WIDTH + 8:.0f}" '
+        f'data-lane="{escape(lease.task)} below" x="{x + 4:.1f}" y="{y:.1f}"{hidden}>{escape(text)}</text>'
+    )
 
 
 def _label(kind: str, text: str, start: float, end: float, y: float, layout: Layout) -> str:
@@ -231,6 +251,6 @@ def _mark(mark: Mark, layout: Layout) -> str:
     else:
         shape = f'<circle class="{escape(tone)}" r="{3 if tone == "step" else 4}"/>'
     return (
-        f'<g class="mark" data-x="{mark.at:.6f}" data-y="{y:.1f}" data-row="{mark.number}" '
+        f'<g class="mark" data-x="{mark.at:.6f}" data-y="{y:.1f}" '
         f'transform="translate({layout.x(mark.at):.1f},{y:.1f})">{shape}<title>{escape(mark.title)}</title></g>'
     )

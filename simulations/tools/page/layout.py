@@ -15,7 +15,7 @@ RIGHT = 16
 TOP = 34
 BOTTOM = 26
 STRIP_HEIGHT = 13
-_LANE_HEIGHT = {"host": 30, "instance": 30, "task": 44}
+_LANE_HEIGHT = {"host": 30, "instance": 36, "task": 44}
 _STRIP_CHARS_WIDTH = 5.6
 """Pixels of a letter in the label of a bar, roughly: labels must not lie over each other."""
 _TICKS_MAX = 12

@@ -62,7 +62,8 @@
     const ends = {};
     for (const one of words) {
       const at = Number(one.getAttribute("x")), end = at + one.textContent.length * 5.5 + 4;
-      const isFree = at >= left && end <= right && at > (ends[one.dataset.lane] ?? 0);
+      const fitsInside = one.dataset.room && x(number(one, "to")) - x(number(one, "word")) >= number(one, "room");
+      const isFree = !fitsInside && at >= left && end <= right && at > (ends[one.dataset.lane] ?? 0);
       one.style.display = isFree ? "" : "none";
       if (isFree) ends[one.dataset.lane] = end;
     }
@@ -217,6 +218,12 @@
     return view.start + (view.end - view.start) * (Math.min(Math.max(at, left), right) - left) / (right - left);
   }
 
+  function meantBy(event) {
+    // What lies under the pointer has its own instant; elsewhere it is that of the place.
+    const mark = event.target.closest(".mark"), arrow = event.target.closest(".touch");
+    return mark ? number(mark, "x") : arrow ? number(arrow, "s") : timeOf(event);
+  }
+
   let grip = null;
   figure.addEventListener("pointerdown", (event) => { grip = { x: event.clientX, start: view.start, end: view.end, moved: false }; });
   addEventListener("pointermove", (event) => {
@@ -228,7 +235,7 @@
     show(grip.start + by, grip.end + by);
   });
   addEventListener("pointerup", (event) => {
-    if (grip !== null && !grip.moved && figure.contains(event.target)) { stop(); moveTo(timeOf(event)); }
+    if (grip !== null && !grip.moved && figure.contains(event.target)) { stop(); moveTo(meantBy(event)); }
     grip = null;
   });
   figure.addEventListener("dblclick", (event) => zoom(0.4, timeOf(event)));

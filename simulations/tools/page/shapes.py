@@ -16,6 +16,8 @@ ArrowTone: TypeAlias = Literal["request", "answer", "refusal", "grant", "commit"
 class Lane:
     name: str
     kind: Literal["host", "task", "instance"]
+    detail: str = ""
+    """What it is in the plan or the model."""
 
 
 @frozen
@@ -66,8 +68,6 @@ class Mark:
     at: float
     tone: str
     title: str
-    number: int
-    """Of the row that it stands for."""
 
 
 @frozen

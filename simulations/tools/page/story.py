@@ -87,10 +87,11 @@ def _place_in_order(name: str) -> tuple[int, str, int]:
 
 
 def _lanes(hosts: Sequence[str], part: Slice) -> tuple[Lane, ...]:
+    names = part.subject.names
     return (
         *(Lane(name, "host") for name in hosts),
-        *(Lane(name, "instance") for name in part.subject.instances),
-        *(Lane(name, "task") for name in part.subject.tasks),
+        *(Lane(name, "instance", names.get(name, "")) for name in part.subject.instances),
+        *(Lane(name, "task", names.get(name, "")) for name in part.subject.tasks),
     )
 
 
@@ -99,11 +100,11 @@ def _marks(part: Slice, hosts: Sequence[str]) -> Iterator[Mark]:
         host = host_of(row.place)
         if row.kind in _MARK_TONES and host in hosts:
             tone = _handler_tone(row) if row.kind == "handler" else _MARK_TONES[row.kind]
-            yield Mark(host, seconds_of(row), tone, f"{seconds_of(row):.6f} s: {host} {sentence(row)}", row.number)
+            yield Mark(host, seconds_of(row), tone, f"{seconds_of(row):.6f} s: {host} {sentence(row)}")
     for task in part.subject.tasks:
         for step in steps_of(part.rows, task):
             title = f"{step.at:.6f} s: {sentence(step.row, (task,))}"
-            yield Mark(task, step.at, f"state {step.state or 'gone'}", title, step.row.number)
+            yield Mark(task, step.at, f"state {step.state or 'gone'}", title)
     yield from _instance_marks(part)
 
 
@@ -118,7 +119,7 @@ def _instance_marks(part: Slice) -> Iterator[Mark]:
         for instance in part.subject.instances:
             if instance in touched:
                 title = f"{seconds_of(row):.6f} s: {sentence(row, (instance,))}"
-                yield Mark(instance, seconds_of(row), "step", title, row.number)
+                yield Mark(instance, seconds_of(row), "step", title)
 
 
 def _instance_keyframes(part: Slice, start: float) -> Iterator[Keyframe]:

@@ -69,8 +69,9 @@ class Subscription:
     variables: tuple[str, ...] | None = None
     """Only these variables are sent; None: all."""
     leases: dict[str, HeldLease] = attrs.field(factory=dict, repr=False)
-    reserved: dict[str, int] = attrs.field(factory=dict, repr=False)
-    """Tasks whose lease is being asked of the store, and about how many bytes they take."""
+    reserved: dict[str, list[int]] = attrs.field(factory=dict, repr=False)
+    """Tasks whose lease is being asked of the store, and about how many bytes they take. Twice at once where the store
+    is so slow that a lease which it has given runs out before its answer is here."""
 
     @property
     def filter_text(self) -> str | None:
@@ -83,12 +84,15 @@ class Subscription:
         return max(0, self.max_tasks - len(self.leases) - len(self.reserved))
 
     def reserve(self, task_id: str, payload_bytes: int) -> None:
-        self.reserved[task_id] = payload_bytes
+        self.reserved.setdefault(task_id, []).append(payload_bytes)
         self.link.reserve(payload_bytes)
 
     def end_reservation(self, task_id: str) -> None:
         """The store has answered."""
-        self.link.end_reservation(self.reserved.pop(task_id))
+        sizes = self.reserved[task_id]
+        self.link.end_reservation(sizes.pop())
+        if not sizes:
+            del self.reserved[task_id]
 
 
 @attrs.define(eq=False)

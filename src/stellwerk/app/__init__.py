@@ -1,7 +1,7 @@
 """The composition root: picks the store and the adapters, and wires a node to its server.
 
-`open_engine` embeds an engine in a trio program; `serve_engine` is what ``stellwerk serve`` runs; `serve_node` is the same
-on a world of the caller's making.
+`open_engine` embeds an engine in a trio program; `serve_engine` is what ``stellwerk serve`` runs, and `serve_node` the
+same on ports and listeners of the caller's.
 """
 
 from stellwerk.app.config import MEMORY, PORT_DEFAULT, AppConfig, CannotListen

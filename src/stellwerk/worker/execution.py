@@ -124,6 +124,9 @@ class Executions:
     async def _outcome(self, execution: _Execution, handler: Handler) -> FinalRequest:
         """What to tell the engine. A cancellation from outside passes through."""
         task = execution.task
+        if task.cancelled or task.lock_remaining <= 0:
+            # It was under way for longer than its lease lasts, or this process stood still: somebody else may be at it.
+            return Release(self._next_ref(), task.id, task.fence, started=False)
         try:
             payload = payload_from_json(execution.lease.offer.variables, handler.payload_type)
         except StellwerkError as error:

@@ -205,6 +205,8 @@ def test_buttons_and_keys_go_from_event_to_event(shown: Browser) -> None:
     assert shown.run("return now.textContent") == "3.610000 s"
     shown.click("#events tr[data-at='3.200000']")
     assert shown.run("return now.textContent") == "3.200000 s"
+    shown.click(".mark[data-x='3.601000'] circle")
+    assert shown.run("return now.textContent") == "3.601000 s"
     assert shown.console() == []
 
 

@@ -57,6 +57,8 @@ def test_coverage_fails_where_something_never_happened(capsys: pytest.CaptureFix
     assert "NEVER    lost: answers must get lost" in output
     assert "1 of 2 happened" in output
     assert "surprise" in output, "what nobody expects is shown too"
+    assert tell_coverage([_campaign(expired=1, lost=2)], expected, ("cut", "reset")) == 1
+    assert "NEVER    fault reset" in capsys.readouterr().out
 
 
 def test_a_seed_is_of_the_same_kind_each_time_and_weights_hold() -> None:

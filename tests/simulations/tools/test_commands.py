@@ -115,7 +115,7 @@ def test_explain_finds_the_neighbour_and_writes_the_page(
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match="file/page.html: cannot be written"):
+    with pytest.raises(Mistake, match=r"file/page\.html: cannot be written"):
         write_file(tmp_path / "file" / "page.html", "")
     assert (tmp_path / "file").read_text() == ""
 

@@ -215,6 +215,11 @@ def test_a_bug_is_found_by_the_seeds_that_show_it(children: Children) -> None:
     assert lab.examine(_Bug("bug"), range(40), stops_at_first=True).runs <= 6
 
 
+def test_a_seed_that_fails_without_the_bug_too_says_nothing(children: Children) -> None:
+    finding = Lab(children, lambda seed, _: _plan(seed), jobs=2).examine(_Bug("bug"), range(12, 15))
+    assert (finding.runs, finding.found, finding.spoilt) == (2, 2, 1)
+
+
 def test_a_bug_that_survives_was_found_by_nobody(children: Children) -> None:
     finding = Lab(children, lambda seed, _: _plan(seed), jobs=2).examine(_Bug("bug"), range(3))
     assert (finding.found, finding.first, finding.mean) == (0, None, "–")

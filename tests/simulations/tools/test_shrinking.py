@@ -12,7 +12,7 @@ from simulations.kernel.properties import Violation
 from simulations.plans.files import load_plan
 from simulations.plans.plan import Plan
 from simulations.tools.oracles import HereOracle
-from simulations.tools.outcomes import RunResult, Simulate
+from simulations.tools.outcomes import Outcome, RunResult, Simulate
 from simulations.tools.shrink import shrink_plan
 from simulations.tools.shrinking import Shrinker, minimal_subset
 from stellwerk.cli.mistakes import Mistake
@@ -91,6 +91,33 @@ def test_an_option_that_matters_stays_while_the_others_are_calmed(plan: Plan, ma
     assert small.options.clocks == {}
     assert small.options.fragment == plan.options.fragment
     assert small.options.hint_loss == 0.0
+
+
+def test_two_unforeseen_errors_are_two_ways_of_failing() -> None:
+    one = Outcome(invariant="P0", message="worker-1#2 broke: KeyError: 7, in session.py:13")
+    assert one.signature == Outcome(invariant="P0", message="worker-3#1 broke: KeyError: 99, in lists.py:3").signature
+    assert (
+        one.signature != Outcome(invariant="P0", message="worker-1#2 broke: NameError: 7, in session.py:13").signature
+    )
+    assert Outcome(invariant="L5", message="a").signature == Outcome(invariant="L5", message="b").signature
+
+
+def test_what_fails_by_a_coincidence_gets_several_seeds(plan: Plan, make_result: type) -> None:
+    def fails(plan: Plan) -> str | None:
+        return "L5" if len(plan.faults) == 5 or plan.seed % 3 == 1 else None
+
+    small = _shrunk(plan, _simulate(fails, make_result))
+    assert small.faults == ()
+    assert small.seed % 3 == 1
+
+
+def test_a_guess_that_fails_too_is_where_it_begins(plan: Plan, make_result: type) -> None:
+    told: list[str] = []
+    guess = attrs.evolve(plan, faults=plan.faults[:1], instances=plan.instances[:1])
+    simulate = _simulate(lambda plan: "L5" if "worker_freeze-1" in _keys(plan) else None, make_result)
+    small = Shrinker(plan, 3.9, HereOracle(simulate, "L5"), told.append, [guess]).run()
+    assert told[0] == "what the slice does not touch is left out"
+    assert _keys(small) == {"worker_freeze-1"}
 
 
 def test_no_plan_is_run_twice(plan: Plan, make_result: type) -> None:

@@ -27,7 +27,7 @@ def test_the_subject_is_the_task_that_the_violation_names_and_its_instance(rows:
     subject = subject_of(rows)
     assert subject.tasks == (TASK,)
     assert subject.instances == (INSTANCE,)
-    assert subject.keys == ("i26",)
+    assert subject.names == {INSTANCE: "i26", TASK: "charge"}
 
 
 def test_the_slice_holds_what_touches_the_subject_and_befell_its_hosts(rows: list[Row]) -> None:
@@ -64,6 +64,37 @@ def test_a_violation_that_names_nothing_shows_what_came_last(make_rows: MakeRows
     part = slice_of(rows)
     assert str(part.subject) == "the whole cluster"
     assert [row.data["n"] for row in part.rows[:-1]] == list(range(141, 200))
+
+
+def test_what_came_before_the_subject_is_told_only_where_it_still_held(make_rows: MakeRows) -> None:
+    def fault(at: float, phase: str, key: str) -> tuple[float, str, str, dict[str, Any]]:
+        data = {"phase": phase, "key": key, "fault": "cut", "host": "worker-1", "other": "node-1", "seconds": 2.0}
+        return at, "injector", "fault", data
+
+    rows = make_rows(
+        [
+            (0.0, "node-1#1", "boot", {}),
+            (0.0, "worker-1#1", "boot", {}),
+            (0.5, "worker-1#1", "crash", {"how": "killed"}),
+            (0.6, "worker-1#2", "boot", {}),
+            fault(0.7, "begin", "cut-1"),
+            fault(0.8, "end", "cut-1"),
+            fault(0.9, "begin", "cut-2"),
+            (1.0, "worker-1#2", "handler", {"task": TASK, "phase": "begin", "node": "node-1"}),
+            (1.1, "worker-1#2", "refused", {"target": "node-1", "reason": "timed out"}),
+            (1.2, "worker-1#2", "refused", {"target": "node-1", "reason": "timed out"}),
+            (1.3, "checks", "violation", {"invariant": "L1", "message": f"{TASK} has two holders"}),
+        ]
+    )
+    told = [(row.us / 1e6, row.kind) for row in slice_of(rows).rows]
+    assert told == [
+        (0.0, "boot"),
+        (0.6, "boot"),
+        (0.9, "fault"),
+        (1.0, "handler"),
+        (1.1, "refused"),  # once, though it is refused again and again
+        (1.3, "violation"),
+    ]
 
 
 def test_a_name_within_a_longer_one_is_another(make_rows: MakeRows) -> None:
