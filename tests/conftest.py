@@ -24,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kill-seed", type=int, default=1, help="the seed of the moments at which it is killed")
     parser.addoption("--chaos-seconds", type=float, default=6, help="how long two nodes are killed and cut off")
     parser.addoption("--chaos-seed", type=int, default=1, help="the seed of what befalls them")
+    parser.addoption("--sim-seed", type=int, default=1, help="the first seed that is simulated")
+    parser.addoption("--sim-seeds", type=int, default=8, help="how many small seeds are simulated, and a large one")
     parser.addoption("--failover", action="store_true", help="also let a standby take the place of its primary")
 
 

@@ -1,15 +1,18 @@
-"""Until when workers take leases for their own (L6, K1, H1), with clocks that drift and frames that are late.
+"""Until when workers take leases for their own (L6, K1, K2, H1), with clocks that drift and frames that are late.
 
 A belief that outlives its lease is what makes two workers charge one card. That it cannot is not for the store to see:
-it is the worker's own arithmetic on durations (protocol rule 5).
+it is the worker's own arithmetic on durations (protocol rule 5). That promises nothing for clocks that drift by more than
+`CLOCK_DRIFT_MAX`, as simulated ones do: what they may spoil is allowed (`Drift`), and nothing else.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
 
+from simulations.checks.drift import Drift
 from simulations.checks.reports import Reports
 from simulations.checks.store_clock import StoreClock, clock_of
 from simulations.world.rows import RowChange, Transaction
@@ -22,22 +25,16 @@ from stellwerk.wire.messages import (
     Hello,
     Holding,
     LeaseRef,
-    Renewed,
     Revoked,
-    Tasks,
-    Welcome,
     WorkerMessage,
 )
 from stellwerk.worker.task import Task
 
-__all__ = ["DRIFT_MAX", "Beliefs"]
+__all__ = ["Beliefs"]
 
-DRIFT_MAX = 0.02
-"""How much faster or slower than true time any clock runs."""
-_CLOCKS = 4
-"""That may all err in the same direction: the store's, the node's, and twice the worker's, which also judges by it how
-late a frame came."""
-_ROUNDING_SECONDS = 0.005
+_ROUNDING_SECONDS = 0.000_01
+_REPORTS_MAX = 16
+"""Of the worker's last reports the engine may go by: the eight that it remembers, while others are under way."""
 _UNHEARD_SECONDS = 0.5
 
 LeaseKey = tuple[str, int]
@@ -63,26 +60,29 @@ class Beliefs:
         reports: Reports,
         now: Callable[[], float],
         *,
-        drift_max: float = DRIFT_MAX,
+        drift: Drift | None = None,
         is_running: Callable[[str], bool] = lambda _place: True,
     ) -> None:
-        """``is_running``: whether the process at that place lives (frozen is alive); the dead believe nothing."""
+        """``drift``: of the clocks; None: there is none.
+
+        ``is_running``: whether the process at that place lives (frozen is alive); the dead believe nothing.
+        """
         self._reports = reports
         self._now = now
-        self._drift_max = drift_max
-        self._drift = _CLOCKS * drift_max
+        self._drift = Drift({}) if drift is None else drift
         self._is_running = is_running
         self._clock = StoreClock()
         self._ends: dict[LeaseKey, float] = {}
         """Until when the store ever gave each lease, in true seconds."""
+        self._lengths: dict[LeaseKey, float] = {}
+        """How long a lease lasted when it was given that end, in true seconds."""
         self._given_us: dict[LeaseKey, int] = {}
         self._expired: dict[LeaseKey, int] = {}
         """When the rows ended a lease by expiry, true µs."""
         self._beliefs: dict[str, dict[int, _Belief]] = {}
         """By task and fence."""
-        self._heard: dict[str, float] = {}
-        """When each worker got the frame before the present one."""
-        self._hears: dict[str, float] = {}
+        self._told: dict[str, deque[float]] = {}
+        """When each process told the time by its clock, in its present session."""
         self._held: dict[str, dict[LeaseKey, None]] = {}
         """By process: what it believes in."""
         self._revoked: dict[str, list[tuple[LeaseKey, float]]] = {}
@@ -102,9 +102,10 @@ class Beliefs:
         if task.state is not TaskState.LOCKED or task.lease is None:
             return
         key = (task.task_id, task.fence)
-        end = transaction.us / 1e6 + (task.lease.until_ms - clock_of(transaction)) / 1000
+        length = self._drift.true_length((task.lease.until_ms - clock_of(transaction)) / 1000)
+        end = transaction.us / 1e6 + length
         if end > self._ends.get(key, 0.0):
-            self._ends[key] = end
+            self._ends[key], self._lengths[key] = end, length
         self._given_us.setdefault(key, transaction.us)
 
     def _lease_expired(self, key: LeaseKey, us: int) -> None:
@@ -133,9 +134,9 @@ class Beliefs:
             self._beliefs.setdefault(task_id, {}).pop(fence, None)
             self._held.get(place, {}).pop(key, None)
             return
-        # What a frame was late is seen by comparing clocks, so that since the last frame drift can hide some of it.
-        silence = now - self._heard.get(place, now)
-        allowance = (until - now + silence) * self._drift + _ROUNDING_SECONDS
+        told = self._told.get(place)
+        since_told = until - (told[0] if told else now)
+        allowance = self._drift.excess(place, since_told, self._lengths.get(key, 0.0)) + _ROUNDING_SECONDS
         end = self._ends.get(key)
         is_founded = end is not None and until <= end + allowance
         # A jump of the store's clock forward is made up for by longer leases, which may not stand in the row yet.
@@ -177,6 +178,10 @@ class Beliefs:
 
     def sent(self, place: str, message: WorkerMessage) -> None:
         self._check_revoked(place)
+        if isinstance(message, Hello):
+            self._told[place] = deque(maxlen=_REPORTS_MAX)
+        if isinstance(message, Hello | Holding):
+            self._told.setdefault(place, deque(maxlen=_REPORTS_MAX)).append(self._now())
         match message:
             case Complete() | Fail() | BpmnErrorReport():
                 key = (message.task_id, message.fence)
@@ -200,11 +205,6 @@ class Beliefs:
         """Its effect on the leases is told by `believes` and `let_go`."""
         self._check_revoked(place)
         now = self._now()
-        if isinstance(message, Welcome) and place in self._hears:
-            del self._hears[place]  # another connection: what was known of the delay is forgotten
-        # Only these tell the time of the node that sent them.
-        if isinstance(message, Welcome | Tasks | Renewed) and self._hears.get(place) != now:
-            self._heard[place], self._hears[place] = self._hears.get(place, now), now
         if isinstance(message, Revoked):
             keys = [((notice.task_id, notice.fence), now) for notice in message.leases]
             self._revoked.setdefault(place, []).extend(keys)
@@ -220,7 +220,12 @@ class Beliefs:
                 self._reports.always("K1", False, what)
 
     def handler_began(self, place: str, task: Task) -> None:
-        """Nothing to do."""
+        now = self._now()
+        belief = self._beliefs.get(task.id, {}).get(task.fence)
+        if belief is None or belief.place != place or belief.until <= now - _ROUNDING_SECONDS:
+            ended = "" if belief is None else f", which it trusts until {belief.until:.6f}"
+            what = f"at {now:.6f} {place} begins with task {task.id} on lease {task.fence}{ended}"
+            self._reports.always("K2", False, what)
 
     def handler_ended(self, place: str, task: Task, outcome: str) -> None:
         key = (task.id, task.fence)

@@ -55,6 +55,7 @@ INVARIANTS: Mapping[str, str] = {
     "M1": "A message reaches at most one receiver, with its name and key, and is lost to none that waits.",
     "M2": "A timer fires once, and not before it is due by some clock of the nodes.",
     "K1": "A worker never takes a lease for longer its own than the store ever gave it, and lets go what is revoked.",
+    "K2": "No handler begins on a lease whose end has passed on the worker's own clock.",
     "H1": "A worker reports every lease that it takes for its own, until its final request is answered (rule 16).",
     # progress
     "P0": "No unexpected exception.",

@@ -57,6 +57,8 @@ class Scheduler(random.Random):
         self._on_livelock = on_livelock
         self._frozen: set[str] = set()
         self._held: list[Any] = []
+        self._batch: list[Any] = []
+        """What runs at present: the run loop takes one after the other from it."""
         self._keys: dict[tuple[str, str], int] = {}
         self._hash = hashlib.sha256()
         self.steps = 0
@@ -67,6 +69,7 @@ class Scheduler(random.Random):
 
     def shuffle(self, x: Any) -> None:
         """Order what can run now; the run loop takes it from the end. A held back task is taken out."""
+        self._batch = x
         if self._frozen:
             self._hold_back(x)
         now = trio_run.GLOBAL_RUN_CONTEXT.runner.clock.current_time()
@@ -116,6 +119,7 @@ class Scheduler(random.Random):
         """No task of this place makes a step until `thaw`. Timers and messages reach them meanwhile, as they reach a
         process that is stopped."""
         self._frozen.add(place)
+        self._hold_back(self._batch)  # also those whose turn would come at this very instant
 
     def thaw(self, place: str) -> None:
         self._frozen.discard(place)

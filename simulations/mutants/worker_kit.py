@@ -17,8 +17,8 @@ MUTANTS = (
         invariants=("L6",),
         patches=(
             Rewrite(
-                "stellwerk.wire.session:FrameLatency.deadline_ms",
-                ("- self.margin_ms(server_time_ms, arrived_ms)", "- 0 * self.margin_ms(server_time_ms, arrived_ms)"),
+                "stellwerk.worker.session:Session._deadline_ms",
+                ("lease_deadline_ms(made_ms, lock_remaining_ms)", "self._now_ms() + lock_remaining_ms"),
             ),
         ),
     ),

@@ -11,17 +11,23 @@ from cyclopts import Parameter
 from simulations.checks.sometimes import SOMETIMES
 from simulations.plans.faults import FAULTS
 from simulations.tools.campaigns import Campaign, load_campaigns, total
+from simulations.tools.figures import figures
 from simulations.tools.sources import RESULTS
+from simulations.tools.writing import write_part
 from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
 from stellwerk.cli.output import Column, print_table, say
 
 __all__ = ["coverage", "tell_coverage"]
+
+_PART = "campaign"
+_PAGE_HELP = f"Put the figures into this page, between <!-- {_PART} --> and <!-- end -->."
 
 
 def coverage(
     *,
     results: Annotated[Path, Parameter(help="The folder that hunt wrote to.")] = RESULTS,
     last: Annotated[int, Parameter(help="Only so many campaigns, the latest; 0: all.")] = 0,
+    markdown_file: Annotated[Path | None, Parameter(name="--markdown", help=_PAGE_HELP)] = None,
 ) -> int:
     """Show what recorded campaigns went through: each property that must hold now and then, and how often it did.
 
@@ -33,8 +39,11 @@ def coverage(
     campaigns = [campaign for campaign in load_campaigns(file) if campaign.mutant is None]
     if not campaigns:
         raise Mistake(f"{file}: there is no campaign yet; hunt records them")
+    chosen = campaigns[-last:] if last > 0 else campaigns
+    if markdown_file is not None:
+        write_part(markdown_file, _PART, figures(chosen, tuple(SOMETIMES), tuple(FAULTS)))
     expected = {name: one.why for name, one in SOMETIMES.items()}
-    return tell_coverage(campaigns[-last:] if last > 0 else campaigns, expected, tuple(FAULTS))
+    return tell_coverage(chosen, expected, tuple(FAULTS))
 
 
 def tell_coverage(campaigns: Sequence[Campaign], expected: Mapping[str, str], kinds: Sequence[str] = ()) -> int:

@@ -14,12 +14,13 @@ from cyclopts import Parameter
 
 from simulations.plans.drawing import draw_plan
 from simulations.plans.plan import Plan, to_json
+from simulations.tools.campaigns import commit_now
 from simulations.tools.children import ChildFailed, Children, first_done
 from simulations.tools.mixing import Mix, mix_of
 from simulations.tools.outcomes import Outcome
 from simulations.tools.progress import Progress
 from simulations.tools.sources import Jobs, known_mutant
-from simulations.tools.writing import write_file
+from simulations.tools.writing import plain, write_file, write_part
 from stellwerk.cli.mistakes import ENDED_BADLY, Mistake
 from stellwerk.cli.options import flag
 from stellwerk.cli.output import Column, print_table, say
@@ -30,6 +31,8 @@ _BROKE = "broke"
 """In place of an invariant: the run raised, hung or died."""
 _WAIT_SECONDS = 1.0
 _MIX = "small=4,large=1,all=1,swarm=1"
+_PART = "mutants"
+_PAGE_HELP = f"Put the table into this page, between <!-- {_PART} --> and <!-- end -->."
 
 Draw: TypeAlias = Callable[[int, "Bug"], Plan]
 
@@ -83,7 +86,7 @@ def mutants(
     first: Annotated[bool, flag(help="Go on to the next one as soon as it is found.")] = False,
     jobs: Jobs = 1,
     json_file: Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file.")] = None,
-    markdown_file: Annotated[Path | None, Parameter(name="--markdown", help="Write the table to this file.")] = None,
+    markdown_file: Annotated[Path | None, Parameter(name="--markdown", help=_PAGE_HELP)] = None,
 ) -> int:
     """Put each deliberate bug into the engine and see how soon it is found.
 
@@ -104,7 +107,10 @@ def mutants(
             findings.append(lab.examine(one, range(start, start + seeds), stops_at_first=first))
             progress.clear()
             say(_line(findings[-1]))
-    _tell(findings, json_file, markdown_file)
+    _tell(findings, json_file)
+    if markdown_file is not None:
+        conditions = f"{seeds} seeds each, `--mix {mix}`, commit {commit_now()}."
+        write_part(markdown_file, _PART, f"{conditions}\n\n{markdown(findings)}")
     return ENDED_BADLY if any(not finding.found for finding in findings) else 0
 
 
@@ -222,12 +228,11 @@ def markdown(findings: Sequence[Finding]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for finding in findings:
         number, name, found, first, _, by, _ = _cells(finding)
-        what = finding.bug.what.replace("|", "\\|")
-        lines.append(f"| {number} | `{name}` | {what} | {found} | {first} | {by} |")
+        lines.append(f"| {number} | `{name}` | {plain(finding.bug.what)} | {found} | {first} | {by} |")
     return "\n".join(lines) + "\n"
 
 
-def _tell(findings: Sequence[Finding], json_file: Path | None, markdown_file: Path | None) -> None:
+def _tell(findings: Sequence[Finding], json_file: Path | None) -> None:
     say("")
     print_table("Deliberate bugs", (*_COLUMNS[:-2], Column("by"), Column("expected")), map(_cells, findings))
     survivors = [finding.bug.name for finding in findings if not finding.found]
@@ -240,8 +245,6 @@ def _tell(findings: Sequence[Finding], json_file: Path | None, markdown_file: Pa
     say(f"{len(findings) - len(survivors)} of {len(findings)} found; survived: {', '.join(survivors) or 'none'}")
     if json_file is not None:
         write_file(json_file, json.dumps(list(map(_figures, findings)), indent=1) + "\n")
-    if markdown_file is not None:
-        write_file(markdown_file, markdown(findings))
 
 
 def _figures(finding: Finding) -> Mapping[str, object]:

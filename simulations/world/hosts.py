@@ -40,6 +40,7 @@ class HostClock:
         self.rate = rate
         self.uptime_seconds = 0
         """What the monotonic time showed at the start of the simulation."""
+        self._highest_before_ms: InstantMs = EPOCH_MS + offset_ms
 
     def __repr__(self) -> str:
         return f"HostClock(offset_ms={self.offset_ms}, rate={self.rate})"
@@ -59,7 +60,12 @@ class HostClock:
 
     def jump(self, milliseconds: int) -> None:
         """Set the wall clock forwards or backwards."""
+        self._highest_before_ms = self.highest_wall_ms()
         self.offset_ms += milliseconds
+
+    def highest_wall_ms(self) -> InstantMs:
+        """The latest instant that the wall clock has shown."""
+        return max(self._highest_before_ms, self.wall_ms())
 
     def true_time_of(self, monotonic: float) -> float:
         """True seconds since the start of the simulation when this clock's monotonic time shows that."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 import attrs
 import trio
 
-from simulations.world.exchanges import Again, Blocked
+from simulations.world.exchanges import Again, Blocked, Lost
 
 __all__ = ["Owner", "RowLocks"]
 
@@ -51,7 +51,8 @@ class RowLocks:
     async def take(self, owner: Owner, keys: Iterable[Hashable]) -> None:
         """One after the other, as they come.
 
-        :raises Blocked: one was not released in time. Again: the two would wait for each other for ever.
+        :raises Blocked: one was not released in time. Again: the two would wait for each other for ever. Lost: the
+            transaction was ended meanwhile.
         """
         for key in keys:
             holder = self._holder(key)
@@ -75,6 +76,8 @@ class RowLocks:
         self._owners.clear()
 
     def _take(self, owner: Owner, key: Hashable) -> None:
+        if owner.is_over:
+            raise Lost("the connection was closed")  # what it took now nobody would release
         if self._owners.get(key) is not owner:
             self._owners[key] = owner
             owner.keys.append(key)

@@ -48,6 +48,11 @@ class _Open:
     found: Found = attrs.field(factory=Found)
     now_ms: InstantMs | None = None
 
+    def check(self) -> None:
+        """:raises Lost: it was ended meanwhile."""
+        if self.owner.is_over:
+            raise Lost("terminating connection due to idle-in-transaction timeout")
+
 
 class OpenTransactions:
     def __init__(self, database: Database) -> None:
@@ -123,8 +128,9 @@ class OpenTransactions:
             await self._database.statement(batch.batch_id, "scan")
             await self._database.locks.take(opened.owner, _keys(batch.operations))
             await self._database.statement(batch.batch_id, "lock")
+            opened.check()
         except BaseException:
-            self.end(batch.batch_id)
+            self._end(batch.batch_id, opened)
             raise
         self._read(batch, opened)
         return Begun()
@@ -139,7 +145,7 @@ class OpenTransactions:
         try:
             await self._database.locks.take(opened.owner, [("instances", instance_id)])
         except BaseException:
-            self.end(batch.batch_id)
+            self._end(batch.batch_id, opened)
             raise
         opened.owner.idle_since = self._database.simulation.now()
         return Begun(stored=at_once(self._database.rows.load_instance(instance_id)))
@@ -153,29 +159,34 @@ class OpenTransactions:
         if outcomes is not None:
             return outcomes
         opened = self._open.get(batch.batch_id)
-        if opened is None or opened.owner.is_over:
+        if opened is None:
             raise Lost("terminating connection due to idle-in-transaction timeout")
+        opened.check()
         opened.owner.idle_since = None
         try:
             if self._database.settings.isolation == "read_committed":
                 await self._database.locks.take(opened.owner, _keys(batch.operations))
                 await self._database.statement(batch.batch_id, "write")
+                opened.check()
             outcomes = self._database.commits.apply(batch, found=opened.found, now_ms=opened.now_ms)
         finally:
-            self.end(batch.batch_id)
+            self._end(batch.batch_id, opened)
         self._database.has_committed()
         return outcomes
 
     async def roll_back(self, batch_id: str) -> None:
-        self.end(batch_id)
+        self._end(batch_id, self._open.get(batch_id))
 
-    def end(self, batch_id: str) -> None:
-        opened = self._open.pop(batch_id, None)
-        if opened is not None:
-            self._database.locks.release(opened.owner)
+    def _end(self, batch_id: str, opened: _Open | None) -> None:
+        """Also in the middle of one of its statements, which finds that out."""
+        if opened is None:
+            return
+        self._database.locks.release(opened.owner)
+        if self._open.get(batch_id) is opened:
+            del self._open[batch_id]
 
     def _begin(self, batch: Batch) -> _Open:
-        self.end(batch.batch_id)  # of an attempt whose connection was lost
+        self._end(batch.batch_id, self._open.get(batch.batch_id))  # an attempt whose connection was lost
         opened = self._open[batch.batch_id] = _Open(Owner(batch.batch_id))
         return opened
 

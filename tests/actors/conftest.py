@@ -132,6 +132,7 @@ class Peer:
     offers: dict[str, TaskOffer] = attrs.field(factory=dict)
     refs: int = 0
     confirms: bool = True
+    begun: tuple[LeaseRef, ...] | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     arrived: trio.Event = attrs.field(factory=trio.Event)
     subscribed: trio.Event = attrs.field(factory=trio.Event)
@@ -140,7 +141,7 @@ class Peer:
         self.session_no += 1
         held = self.holding if holding is None else holding
         leases = tuple(LeaseRef(task_id, fence) for task_id, fence in held.items())
-        hello = Hello(self.worker_id, self.boot_id, self.session_no, "test/1", holding=leases)
+        hello = Hello(self.worker_id, self.boot_id, self.session_no, "test/1", holding=leases, begun=self.begun)
         self.session = await self.world.node.open_session(hello)
         self.scope = trio.CancelScope()
         self.world.nursery.start_soon(self._live, self.session, self.scope, reports)

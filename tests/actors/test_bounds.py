@@ -193,6 +193,7 @@ async def test_too_much_in_hello_opens_no_session(autojump_clock: object, world:
     for changes, where in (
         ({"holding": (LeaseRef(LONG_ID, 1),)}, r"\$\.holding\[0\]\.task_id"),
         ({"holding": tuple(LeaseRef(f"t{number}", 1) for number in range(MANY + 1))}, r"\$\.holding"),
+        ({"begun": (LeaseRef("ok", 1), LeaseRef("ok", -1))}, r"\$\.begun\[1\]\.fence"),
         ({"token": "x" * 70_000}, r"\$\.token"),
     ):
         with pytest.raises(CallerError, match=where):

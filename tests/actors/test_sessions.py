@@ -15,6 +15,7 @@ from stellwerk.wire.messages import (
     Fail,
     Goaway,
     Holding,
+    LeaseRef,
     Nack,
     ProtocolErrorMessage,
     Received,
@@ -178,6 +179,62 @@ async def test_rule_14_a_single_try_that_may_have_arrived_waits_for_its_expiry(
     assert view.tasks[0][0].state.value == "EXPIRED"
     assert view.tasks[0][0].task_id == offer.task_id
     assert not other.holding
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_rule_14_a_single_try_that_was_begun_and_let_go_waits_for_its_expiry(
+    autojump_clock: object, world: Any, one_task: Any, tells: bool
+) -> None:
+    """Its worker could not be sure of the lease any more, gave it up, and came back before the lock had run out."""
+    await world.deploy(one_task('stellwerk:singleTry="true"'), attributes='stellwerk:failurePolicy="incident"')
+    peer = await world.connect("work", lock_duration_ms=20_000)
+    instance_id = await world.start()
+    offer = await peer.task()
+    peer.drop()
+    peer.holding.clear()
+    peer.begun = (LeaseRef(offer.task_id, offer.fence),) if tells else None
+    await peer.connect()
+    await peer.say(Subscribe("work"))
+    await world.node.wait_for_end(instance_id, timeout_seconds=60, or_incident=True)
+    assert 20 <= trio.current_time() < 21
+    (incident,) = await world.node.incidents()
+    assert incident["kind"] == "lock_expired"
+    assert not [message for message in peer.messages if isinstance(message, Tasks)]
+
+
+async def test_rule_14_a_single_try_that_was_surely_not_begun_goes_back_with_hello(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    await world.deploy(one_task('stellwerk:singleTry="true"'))
+    peer = await world.connect("work", lock_duration_ms=60_000)
+    await world.start()
+    offer = await peer.task()
+    peer.drop()
+    peer.holding.clear()
+    peer.begun = (LeaseRef(offer.task_id, offer.fence - 1),)  # of an earlier lease, before an operator stepped in
+    await peer.connect()
+    await peer.say(Subscribe("work"))
+    again = await peer.task()
+    assert trio.current_time() < 1
+    assert (again.task_id, again.attempt) == (offer.task_id, 2)
+
+
+async def test_rule_14_a_single_try_that_its_worker_does_not_report_waits_for_its_expiry(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    """Also when the worker connects once more, and what it had begun is in no report any more."""
+    await world.deploy(one_task('stellwerk:singleTry="true"'), attributes='stellwerk:failurePolicy="incident"')
+    peer = await world.connect("work", lock_duration_ms=20_000)
+    instance_id = await world.start()
+    await peer.task()
+    peer.holding.clear()
+    await trio.sleep(10)
+    peer.drop()
+    await peer.connect()
+    await peer.say(Subscribe("work"))
+    await world.node.wait_for_end(instance_id, timeout_seconds=60, or_incident=True)
+    assert 20 <= trio.current_time() < 21
+    assert not peer.holding
 
 
 async def test_rule_15_a_leased_task_of_a_failing_scope_is_waited_for_and_compensated(

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from stellwerk.ports import Hint, RevokedHint
-from stellwerk.wire.messages import Ack, Fail, Goaway, Nack, Revoked, Subscribe, Tasks
+from stellwerk.wire.messages import Ack, Fail, Goaway, LeaseRef, Nack, Revoked, Subscribe, Tasks
 
 AT_ONCE = 0.05
 A_SECOND = 1.1
@@ -435,6 +435,29 @@ async def test_a_worker_that_moves_away_gives_back_what_it_never_got(
     assert isinstance(await peer.complete(await peer.task()), Ack)
     assert trio.current_time() - began < AT_ONCE
     assert await completed(b, instance_id, 1)
+
+
+@pytest.mark.parametrize("begun", [None, True, False])
+async def test_rule_14_a_single_try_that_was_let_go_is_not_given_back_on_another_node_either(
+    autojump_clock: object, pair: Any, one_task: Any, begun: bool | None
+) -> None:
+    """Nor later, when the node looks for leases that came after hello. Only what was never begun is offered again."""
+    a, b = await pair()
+    await a.deploy(one_task('stellwerk:singleTry="true"'), attributes='stellwerk:failurePolicy="incident"')
+    peer = await a.connect("work", lock_duration_ms=30_000)
+    instance_id = await a.start()
+    offer = await peer.task()
+    peer.drop()
+    peer.holding.clear()
+    peer.begun = None if begun is None else (LeaseRef(offer.task_id, offer.fence),) * begun
+    await move(peer, b, "work")
+    if begun is False:
+        assert (await peer.task()).attempt == 2
+        return
+    await b.node.wait_for_end(instance_id, timeout_seconds=60, or_incident=True)
+    assert 30 <= trio.current_time() < 32
+    assert [incident["kind"] for incident in await b.node.incidents()] == ["lock_expired"]
+    assert not peer.holding
 
 
 async def test_E5_a_draining_node_sends_its_workers_away_and_they_go_on_elsewhere(

@@ -45,6 +45,12 @@ CREATE TABLE ahead (ms bigint NOT NULL);
 INSERT INTO ahead VALUES (0);
 CREATE OR REPLACE FUNCTION stellwerk.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + (SELECT ms FROM public.ahead) $$"""
+# Set forward by an hour right after somebody looked at it.
+JUMPS_AFTER_ONE_LOOK = """
+CREATE SEQUENCE looks;
+CREATE OR REPLACE FUNCTION stellwerk.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    + CASE WHEN nextval('public.looks') > 1 THEN 3600000 ELSE 0 END $$"""
 
 
 @attrs.define
@@ -81,16 +87,17 @@ class Node:
         return (await self.do(RenewLeases((lease,))))[0]
 
     async def complete(self, task: ExternalTask) -> Any:
+        return await self.do(self.completion(task))
+
+    def completion(self, task: ExternalTask) -> Changeset:
         ending = TaskEnding(task.task_id, task.fence, "COMPLETED", OutcomeKind.COMPLETE, "digest")
-        return await self.do(
-            Changeset(
-                instance_id=task.instance_id,
-                expected_version=1,
-                at_ms=1,
-                facts=(TokenEntered("t", "n", "s"),),
-                changes=RowChanges(),
-                endings=(ending,),
-            )
+        return Changeset(
+            instance_id=task.instance_id,
+            expected_version=1,
+            at_ms=1,
+            facts=(TokenEntered("t", "n", "s"),),
+            changes=RowChanges(),
+            endings=(ending,),
         )
 
     async def expire(self) -> ExpiredLocks:
@@ -151,6 +158,12 @@ async def test_rule_19_workers_complete_renew_and_extend_after_a_jump_forward(no
     assert 29_000 < again.task.lease.until_ms - again.task.updated_at_ms <= 31_000
 
 
+async def test_rule_19_a_step_under_lock_completes_what_was_leased_before_a_jump_forward(node: Node) -> None:
+    task = await node.leased("wide")
+    await node.set_clock(HOUR_MS)
+    assert isinstance(await node.store.step_locked(task.instance_id, lambda _: node.completion(task)), Committed)
+
+
 async def test_rule_19_no_lock_is_reclaimed_before_it_would_have_run_out(node: Node) -> None:
     await node.leased("long", 5_000)
     await node.set_clock(HOUR_MS)
@@ -159,6 +172,27 @@ async def test_rule_19_no_lock_is_reclaimed_before_it_would_have_run_out(node: N
     assert 3_000 < expiry_ms - now_ms <= 5_001
     expired = await node.expire()
     assert (expired.returned, expired.failing) == ((), ())
+
+
+async def test_rule_19_a_sweep_that_was_on_its_way_when_the_clock_was_set_reclaims_nothing(node: Node) -> None:
+    live = await node.leased("live")
+    await node.set_clock(HOUR_MS)
+    # Nobody has looked at the clock since: something else had run out, and the sweep was sent.
+    expired = await node.expire()
+    assert (expired.returned, expired.failing) == ((), ())
+    assert isinstance(await node.complete(live), Committed)
+
+
+async def test_rule_19_a_sweep_before_which_the_clock_is_set_reclaims_only_what_had_run_out(
+    node: Node, ask: Callable[..., Awaitable[Any]]
+) -> None:
+    live = await node.leased("live")
+    await node.leased("dead", 1)
+    await trio.sleep(0.01)
+    await ask(JUMPS_AFTER_ONE_LOOK)
+    expired = await node.expire()
+    assert ([task.task_id for task in expired.returned], expired.failing) == (["dead"], ())
+    assert isinstance(await node.complete(live), Committed)
 
 
 async def test_rule_19_a_dead_workers_task_waits_for_its_own_lock_and_no_longer(node: Node) -> None:

@@ -315,10 +315,11 @@ class SideBySide(RuleBasedStateMachine):
         session_id = None if by_worker else holder.session_id
         self.submit(ReleaseLeases((ReleaseLease(task_id, self.fence(task_id, offset), session_id, started),)))
 
-    @rule(holder=holders, named=few(tasks, 3), offset=fence_offsets)
-    def resume(self, holder: Holder, named: tuple[str, ...], offset: int) -> None:
+    @rule(holder=holders, named=few(tasks, 3), begun=st.none() | few(tasks, 3), offset=fence_offsets)
+    def resume(self, holder: Holder, named: tuple[str, ...], begun: tuple[str, ...] | None, offset: int) -> None:
         holding = tuple((task_id, self.fence(task_id, offset)) for task_id in named)
-        self.submit(ResumeSession(holder, holding))
+        tried = None if begun is None else tuple((task_id, self.fence(task_id, offset)) for task_id in begun)
+        self.submit(ResumeSession(holder, holding, tried))
 
     @rule(limit=st.integers(1, 5))
     def expire(self, limit: int) -> None:

@@ -30,7 +30,7 @@ OFFER = wire.TaskOffer(
     "t1", 7, "payment", "k", "i", "d:1", None, "e", 1, 3, 0, "2026-01-01T00:00:00Z", 30_000, "x", RAW, RAW
 )
 FROM_WORKER: list[wire.WorkerMessage] = [
-    wire.Hello("w", "b", 1, "c/1", (LEASE,), "secret"),
+    wire.Hello("w", "b", 1, "c/1", (LEASE,), "secret", (LEASE, LEASE)),
     wire.Subscribe("payment", 3, 1000, "x+", ("a", "b")),
     wire.Unsubscribe("payment"),
     wire.Received(3),

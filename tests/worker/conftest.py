@@ -34,6 +34,11 @@ def engine_clock_ms() -> float:
     return trio.current_time() * 1000 + 123_456
 
 
+def worker_clock_ms() -> float:
+    """As an engine knows it that hears of it at once."""
+    return trio.current_time() * 1000
+
+
 class Peer:
     """The engine's end of one connection. Times are those of trio's clock, which both sides share."""
 
@@ -94,6 +99,7 @@ class Peer:
                 "type": "welcome",
                 "session": "session-1",
                 "server_time_ms": engine_clock_ms(),
+                "worker_time_ms": worker_clock_ms(),
                 "heartbeat_ms": 5000,
                 "limits": {**LIMITS, **limits},
                 "kept": kept,
@@ -103,11 +109,13 @@ class Peer:
         return hello
 
     async def offer(self, *offers: Json, delivery: int = 1) -> None:
-        await self.send({"type": "tasks", "delivery": delivery, "tasks": offers, "server_time_ms": engine_clock_ms()})
+        now = {"server_time_ms": engine_clock_ms(), "worker_time_ms": worker_clock_ms()}
+        await self.send({"type": "tasks", "delivery": delivery, "tasks": offers, **now})
 
     async def renew(self, task_id: str, fence: int, remaining_ms: int = 30_000) -> None:
         lease = {"task_id": task_id, "fence": fence, "lock_remaining_ms": remaining_ms, "lock_expires_at": ""}
-        await self.send({"type": "renewed", "leases": [lease], "server_time_ms": engine_clock_ms()})
+        now = {"server_time_ms": engine_clock_ms(), "worker_time_ms": worker_clock_ms()}
+        await self.send({"type": "renewed", "leases": [lease], **now})
 
     async def revoke(self, task_id: str, fence: int, reason: str = "cancelled") -> None:
         await self.send({"type": "revoked", "leases": [{"task_id": task_id, "fence": fence, "reason": reason}]})

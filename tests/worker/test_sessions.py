@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import attrs
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
+from stellwerk.wire.messages import TaskOffer
 from stellwerk.worker import Refused, Task, Worker, WorkerGaveUp
+from stellwerk.worker.leases import LeaseTable
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Observed
@@ -169,6 +173,83 @@ async def test_fault_20_a_lease_goes_on_over_a_lost_connection(
     gate.open()
     assert (await again.receive("complete"))["fence"] == 7
     assert gate.started == ["t1"]
+
+
+async def test_rule_14_hello_names_the_single_tries_that_were_begun_and_let_go(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    """The engine may have them locked still, and would give away again what it hears nothing of."""
+    gate = Gate(observed.worker)
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(
+        offer("expires", lock_remaining_ms=2_000, single_try=True),
+        offer("lost", single_try=True),
+        offer("kept", single_try=True),
+        offer("ordinary", lock_remaining_ms=2_000),
+    )
+    await peer.receive("received")
+    await peer.revoke("lost", 7, "lost")
+    await trio.sleep(3)
+    await peer.close(1011)
+    kept = {"task_id": "kept", "fence": 7, "lock_remaining_ms": 30_000, "lock_expires_at": ""}
+    again = await engine.accept()
+    hello = await again.welcome(kept=(kept,))
+    assert [lease["task_id"] for lease in hello["holding"]] == ["kept"]
+    assert [(lease["task_id"], lease["fence"]) for lease in hello["begun"]] == [("lost", 7), ("expires", 7)]
+    gate.open()
+    await again.ack(await again.receive("complete", task_id="kept"))
+    await observed.wait_for_heartbeat("finishExternalTask", "kept")
+    await again.close(1011)
+    hello = await (await engine.accept()).welcome()
+    assert hello["holding"] == []
+    assert [lease["task_id"] for lease in hello["begun"]] == ["lost", "expires"], "what was acknowledged is over"
+
+
+async def test_rule_14_a_single_try_whose_result_waits_for_an_answer_is_named_when_it_is_lost(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    Gate(observed.worker).open()
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(offer(single_try=True), offer("refused", single_try=True))
+    await peer.nack(await peer.receive("complete", task_id="refused"), "lease_lost")
+    await peer.receive("complete", task_id="t1")
+    await peer.revoke("t1", 7, "lost")
+    await trio.sleep(1)
+    await peer.close(1011)
+    hello = await (await engine.accept()).welcome()
+    assert (hello["holding"], hello["begun"]) == ([], [{"task_id": "t1", "fence": 7}])
+
+
+async def test_rule_14_a_single_try_that_there_was_no_room_for_is_not_named(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    """It was never begun: its release is not answered, and hello gives it back."""
+    gate = Gate(observed.worker, max_tasks=1)
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await peer.offer(offer("t1"), offer("t2", lock_remaining_ms=2_000, single_try=True))
+    assert (await peer.receive("release", task_id="t2"))["started"] is False
+    await trio.sleep(3)
+    await peer.close(1011)
+    hello = await (await engine.accept()).welcome()
+    assert ([lease["task_id"] for lease in hello["holding"]], hello["begun"]) == (["t1"], [])
+    assert gate.started == ["t1"]
+
+
+def test_rule_14_a_worker_that_let_go_of_too_many_single_tries_says_that_it_cannot_tell() -> None:
+    table = LeaseTable()
+    single = TaskOffer(
+        "t", 1, "payment", "k", "i", "d:1", None, "e", 1, 3, 0, "", 30_000, "", msgspec.Raw(), msgspec.Raw(), True
+    )
+    for fence in range(1, 1_002):
+        assert table.begun() is not None
+        lease = table.accept(attrs.evolve(single, fence=fence), 0.0)
+        assert lease is not None
+        lease.has_begun = True
+        table.drop(lease)
+    assert table.begun() is None
 
 
 async def test_a_cancellation_during_a_lost_connection_arrives_with_the_welcome(

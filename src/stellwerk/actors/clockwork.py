@@ -146,11 +146,12 @@ class Clockwork:
         drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS
         while True:
             self._message_wake = trio.Event()
-            for match in await self._services.ports.store.matched_messages(self._clock.wall_ms(), _BATCH):
+            now_ms = await self._services.ports.store.lease_now()
+            for match in await self._services.ports.store.matched_messages(now_ms, _BATCH):
                 if match.message.message_id not in self._started:
                     await self._correlate(match)
             if self._clock.monotonic() >= drop_at:
-                await self._services.committer.submit(DropMessages(self._clock.wall_ms()))
+                await self._services.committer.submit(DropMessages(now_ms))
                 self._tried_again.clear()
                 self._started.clear()
                 drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS

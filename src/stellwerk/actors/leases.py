@@ -13,6 +13,7 @@ import attrs
 
 from stellwerk.actors.payloads import PayloadFilter
 from stellwerk.core.external_task import ExternalTask, Holder
+from stellwerk.wire.session import surely_left
 
 __all__ = ["HeldLease", "LeaseBook", "Subscription", "WorkerLink", "deadline_of"]
 
@@ -114,10 +115,11 @@ class HeldLease:
 def deadline_of(task: ExternalTask, began: float) -> float:
     """Until when the lease can be trusted: what was left of it in the store's transaction, counted from before that.
 
-    ``updated_at_ms`` is the instant of that transaction, on the clock of ``until_ms``.
+    ``updated_at_ms`` is the instant of that transaction, rounded down, on the clock of ``until_ms``, which may be faster
+    than ours.
     """
     assert task.lease is not None
-    return began + (task.lease.until_ms - task.updated_at_ms) / 1000
+    return began + surely_left(max(0, task.lease.until_ms - task.updated_at_ms - 1)) / 1000
 
 
 class LeaseBook:

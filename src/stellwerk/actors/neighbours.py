@@ -145,17 +145,19 @@ class Neighbours:
 
     # --- leases of a node that died --------------------------------------------------------------------------------
 
-    async def take_back_late_leases(self, link: WorkerLink) -> None:
+    async def take_back_late_leases(self, link: WorkerLink, begun: tuple[tuple[str, int], ...] | None) -> None:
         """Those for former sessions of the worker process whose commits came only after its hello.
 
         The node that asked for them gives them back, unless it died meanwhile. Then nobody else knows of them, and the
         worker never got them: it had left that connection before it said hello here.
+
+        ``begun``: what its hello said of single tries, which may stand among them still (see `ResumeSession`).
         """
         for seconds in _LATE_LEASES_SECONDS:
             await self._node.ports.clock.sleep(seconds)
             if link.closed:
                 return  # the next one looks
-            resumed = await self._node.committer.submit(ResumeSession(link.holder, ()))
+            resumed = await self._node.committer.submit(ResumeSession(link.holder, (), begun))
             assert isinstance(resumed, Resumed)
             for task in resumed.released:
                 self._node.leases.remove(task.task_id, task.fence)

@@ -137,7 +137,7 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         try:
             holding = tuple((lease.task_id, lease.fence) for lease in hello.holding)
             began = self.ports.clock.monotonic()
-            resumed = await self.committer.submit(ResumeSession(session.holder, holding))
+            resumed = await self.committer.submit(ResumeSession(session.holder, holding, session.begun_before))
             assert isinstance(resumed, Resumed)
         except BaseException:
             session.closed = True
@@ -155,13 +155,14 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
             self.dispatcher(held.subscription.topic).watch(held)
         self.spawn(session.watch)
         if self.neighbours is not None and hello.session_no > 1:
-            self.spawn(self.neighbours.take_back_late_leases, session)
+            self.spawn(self.neighbours.take_back_late_leases, session, session.begun_before)
         if self.draining:
             session.go_away("the node drains", 0)
         return session
 
     def _check_hello(self, hello: Hello) -> None:
         check_report(hello.holding, self.limits, "$.holding")
+        check_report(hello.begun or (), self.limits, "$.begun")
         check_length("token", hello.token, self.limits.message_bytes_max)
         for name, value in (("worker_id", hello.worker_id), ("boot_id", hello.boot_id)):
             if not value or len(value) > self.limits.id_chars_max:

@@ -198,7 +198,6 @@ class NodeOperations:
             self._check_text(field, value)
         if ttl_ms is not None and not 0 <= ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
-        now_ms = self.ports.clock.wall_ms()
         payload = dumps(self._payload(variables))
         published_at_ms = await self._publishing_instant()
         began = self.ports.clock.monotonic()
@@ -208,7 +207,8 @@ class NodeOperations:
             key=key,
             variables=payload,
             published_at_ms=published_at_ms,
-            expires_at_ms=now_ms + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
+            expires_at_ms=published_at_ms
+            + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
         )
         await self.committer.submit(PublishMessage(message))
         self.clockwork.match_messages()
@@ -218,7 +218,8 @@ class NodeOperations:
         return message.message_id
 
     async def _publishing_instant(self) -> InstantMs:
-        """Messages with one key are correlated in its order (consistency.md 6): by a clock that is never set back."""
+        """Messages with one key are correlated in its order (consistency.md 6), and their time to live begins with it: by
+        a clock that all nodes share, and that is never set back."""
         now_ms = await self.ports.store.lease_now()
         if self.ports.store.is_shared:
             return now_ms

@@ -205,11 +205,11 @@ class NodeReads:
     async def message(self, message_id: str) -> MessageView:
         """What became of a message. One that nobody knows (any more) is no error: every message comes to that."""
         kept = await self.ports.store.message(message_id)
-        return message_view(message_id, kept, self.ports.clock.wall_ms())
+        return message_view(message_id, kept, await self.ports.store.lease_now())
 
     async def waiting_messages(self, *, limit: int = 100, after: str | None = None) -> Sequence[MessageView]:
         """Those that nothing has waited for yet, by id; `after` is the last id of the page before."""
-        now_ms = self.ports.clock.wall_ms()
+        now_ms = await self.ports.store.lease_now()
         found = await self.ports.store.waiting_messages(now_ms, limit=limit, after=after)
         return [message_view(kept.message_id, kept, now_ms) for kept in found]
 

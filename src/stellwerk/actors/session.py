@@ -58,7 +58,7 @@ from stellwerk.wire.messages import (
     Welcome,
     WorkerMessage,
 )
-from stellwerk.wire.session import heartbeat_ms, report_is_fresh
+from stellwerk.wire.session import PeerClock, heartbeat_ms, report_is_fresh
 
 __all__ = ["WorkerSession"]
 
@@ -101,6 +101,8 @@ class WorkerSession:
         self._last_heard = self._clock.monotonic()
         self._report = {(ref.task_id, ref.fence) for ref in hello.holding}
         self._reported_at = self._last_heard
+        self._workers_clock = PeerClock()
+        self._workers_clock.heard(hello.worker_time_ms, self._last_heard * 1000)
         self._is_welcomed = False
         self.pending: Counter[tuple[str, int]] = Counter()
         """Requests under way, by lease: such leases are never reconciled (consistency.md 16)."""
@@ -112,6 +114,12 @@ class WorkerSession:
         return (
             f"<WorkerSession {self.hello.worker_id!r} no {self.hello.session_no} {state} {list(self._subscriptions)}>"
         )
+
+    @property
+    def begun_before(self) -> tuple[tuple[str, int], ...] | None:
+        """(task_id, fence) of single tries that earlier sessions of the process began and let go of; None: unknown."""
+        begun = self.hello.begun
+        return None if begun is None else tuple((lease.task_id, lease.fence) for lease in begun)
 
     # --- WorkerLink ------------------------------------------------------------------------------------------------
 
@@ -190,9 +198,10 @@ class WorkerSession:
             self._send_tasks(frame, size)
 
     def renewed(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
-        notices = [renewed_lease(held, task, self._clock.monotonic()) for held, task in leases]
+        now = self._clock.monotonic()
+        notices = [renewed_lease(held, task, now) for held, task in leases]
         for portion in in_portions(notices, self._limits.frame_bytes_max):
-            self.send(Renewed(portion, server_time_ms=self._server_time_ms()))
+            self.send(Renewed(portion, now * 1000, self._workers_clock.at_least_ms(now * 1000)))
 
     def revoked(self, leases: Sequence[tuple[str, int]], reason: str) -> None:
         self._services.session_statistics.revoked += len(leases)
@@ -290,7 +299,8 @@ class WorkerSession:
         self.send(
             Welcome(
                 session=self.session_id,
-                server_time_ms=self._server_time_ms(),
+                server_time_ms=now * 1000,
+                worker_time_ms=self._workers_clock.at_least_ms(now * 1000),
                 heartbeat_ms=self.heartbeat_ms,
                 limits=SessionLimits(
                     frame_bytes_max=self._limits.frame_bytes_max,
@@ -315,6 +325,7 @@ class WorkerSession:
                 self._confirm(message.delivery)
             case Holding():
                 check_report(message.leases, self._limits, "$.leases")
+                self._workers_clock.heard(message.worker_time_ms, self._clock.monotonic() * 1000)
                 self._reconcile(message.leases)
             case Subscribe():
                 self._subscribe(message)
@@ -389,7 +400,7 @@ class WorkerSession:
             self._give_back_unsent()
             return
         offers = tuple(task_offer(held, task, now) for held, task in leases)
-        self.send(Tasks(number, offers, server_time_ms=self._server_time_ms()), size)
+        self.send(Tasks(number, offers, now * 1000, self._workers_clock.at_least_ms(now * 1000)), size)
 
     def _confirm(self, delivery: int) -> None:
         if delivery > self._deliveries.count:
@@ -493,9 +504,6 @@ class WorkerSession:
 
     def _silent_for(self) -> float:
         return self._clock.monotonic() - self._last_heard
-
-    def _server_time_ms(self) -> float:
-        return self._clock.monotonic() * 1000
 
     # --- answers ---------------------------------------------------------------------------------------------------
 

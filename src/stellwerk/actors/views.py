@@ -98,7 +98,7 @@ class MessageView:
 
 
 def message_view(message_id: str, kept: KeptMessage | None, now_ms: InstantMs) -> MessageView:
-    """:param now_ms: wall clock."""
+    """:param now_ms: lease clock."""
     if kept is None:
         return MessageView(message_id=message_id, status=MessageStatus.EXPIRED_OR_UNKNOWN)
     if kept.is_correlated:

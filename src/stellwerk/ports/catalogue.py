@@ -65,6 +65,7 @@ class MessageRow:
     key: str
     variables: bytes
     published_at_ms: InstantMs
+    """Both on the lease clock, which all nodes share: one whose wall clock is wrong must not take a message away."""
     expires_at_ms: InstantMs
 
 
@@ -77,7 +78,7 @@ class PublishMessage:
 
 @frozen
 class DropMessages:
-    """Drop messages whose time to live ended before `now_ms` (wall clock). → int: how many."""
+    """Drop messages whose time to live ended before `now_ms` (lease clock). → int: how many."""
 
     now_ms: InstantMs
 

@@ -130,11 +130,14 @@ class ResumeSession:
     """A worker process says hello (consistency.md 10, 16, 17). → `Resumed`.
 
     Leases that it names, of the same boot and of a lower session_no, move to the new session. All other leases of this
-    boot are released (single-try too, rule 14). ``holding`` is (task_id, fence).
+    boot are released, those of single-try tasks only if they are surely not begun: the others wait for their expiry
+    (rule 14). ``holding`` and ``begun`` are (task_id, fence).
     """
 
     holder: Holder
     holding: tuple[tuple[str, int], ...]
+    begun: tuple[tuple[str, int], ...] | None = None
+    """Single-try leases that may have been begun, though they are not held any more; None: any may have been."""
 
 
 @frozen
@@ -150,6 +153,7 @@ class Resumed:
     kept: tuple[ExternalTask, ...]
     lost: tuple[LostLease, ...]
     released: tuple[ExternalTask, ...]
+    """READY again."""
 
 
 @frozen

@@ -148,7 +148,8 @@ class Store(Protocol):
         (consistency.md 22). A hint that saves work; the version of the instance decides."""
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
-        """Messages that something waits for, in order of arrival, at most one for each subscription."""
+        """Messages that something waits for and whose time to live has not ended at `now_ms` (lease clock), in order of
+        arrival, at most one for each subscription."""
 
     async def message(self, message_id: str) -> KeptMessage | None:
         """One that is kept or was correlated, until it is dropped some time after the end of its time to live."""
@@ -156,7 +157,7 @@ class Store(Protocol):
     async def waiting_messages(
         self, now_ms: InstantMs, *, limit: int = 1000, after: str | None = None
     ) -> Sequence[KeptMessage]:
-        """Those that are not correlated and whose time to live has not ended at `now_ms` (wall clock), by id."""
+        """Those that are not correlated and whose time to live has not ended at `now_ms` (lease clock), by id."""
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         """Names of messages that a subscription or a start event waits for: the first `limit`, sorted."""

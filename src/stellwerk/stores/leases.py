@@ -128,7 +128,8 @@ def release_leases(tables: Tables, operation: ReleaseLeases, now_ms: InstantMs) 
 
 
 def resume_session(tables: Tables, operation: ResumeSession, now_ms: InstantMs) -> Resumed:
-    """Rules 10 and 17: what is named moves to the new session, all else of this boot goes back to READY."""
+    """Rules 10, 14 and 17: what is named moves to the new session, all else of this boot goes back to READY, unless it
+    is a single try that may have been begun."""
     holder = operation.holder
     kept: list[ExternalTask] = []
     lost: list[LostLease] = []
@@ -147,12 +148,14 @@ def _release_unnamed(
     tables: Tables, operation: ResumeSession, kept_ids: set[str], now_ms: InstantMs
 ) -> tuple[ExternalTask, ...]:
     released: list[ExternalTask] = []
+    begun = None if operation.begun is None else frozenset(operation.begun)
     for task in tables.leases_of(operation.holder.worker_id, operation.holder.boot_id):
         lease = task.lease
         if task.task_id in kept_ids or lease is None or lease.holder.session_no >= operation.holder.session_no:
             continue
-        answer = _apply(tables, task.task_id, task.fence, Release(task.fence, None, started=False), now_ms)
-        if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
+        started = begun is None or (task.task_id, task.fence) in begun
+        answer = _apply(tables, task.task_id, task.fence, Release(task.fence, None, started), now_ms)
+        if answer.kind is LeaseAnswerKind.DONE and answer.task is not None and answer.task.state is TaskState.READY:
             released.append(answer.task)
     return tuple(released)
 

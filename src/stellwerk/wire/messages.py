@@ -66,7 +66,7 @@ class LeaseRef:
 
 @frozen
 class Hello:
-    """First frame. Leases of this boot that `holding` does not name are released."""
+    """First frame. Leases of this boot that `holding` does not name are released; of single-try tasks see `begun`."""
 
     worker_id: str
     """A name for people and logs, 1 to 200 characters. Different processes may share it."""
@@ -80,6 +80,13 @@ class Hello:
     """What the worker still works on, or has results of, from the connection before. At most 20000."""
     token: str | None = None
     """A credential, at most 64 KiB. Engines without authentication do not look at it."""
+    begun: tuple[LeaseRef, ...] | None = None
+    """Leases of single-try tasks whose handlers this boot has begun, and which `holding` does not name (the worker gave
+    them up, or heard that they are lost). All others of this boot were surely not begun, and are released. At most
+    20000. Null: the worker cannot tell, so that no single-try lease is released; they wait for their locks to run out.
+    """
+    worker_time_ms: float | None = None
+    """The worker's monotonic clock when this frame was made. Null: the worker does not say."""
 
 
 @frozen
@@ -187,7 +194,10 @@ class Holding:
     """Heartbeat: what the worker really still works on, each until its final request was acknowledged."""
 
     leases: tuple[LeaseRef, ...]
-    """At most 20000. One that is missing here though it was delivered is released."""
+    """At most 20000. One that is missing here though it was delivered is released, unless its task is single-try: that
+    one waits for its lock to run out."""
+    worker_time_ms: float | None = None
+    """As in `hello`."""
 
 
 @frozen
@@ -266,7 +276,7 @@ class Welcome:
     session: str
     """The engine's id of this connection, for people and logs."""
     server_time_ms: float
-    """The engine's monotonic clock when this frame was made, for the worker's estimate of how long frames take."""
+    """The engine's monotonic clock when this frame was made."""
     heartbeat_ms: int
     """Before any subscription; the session's own is a sixth of its shortest lock, within 250 ms and 5 s."""
     limits: SessionLimits
@@ -274,6 +284,9 @@ class Welcome:
     """The leases of `hello` that live on, with the same fences."""
     lost: tuple[LostLeaseNotice, ...] = ()
     """The other leases of `hello`: their handlers are aborted."""
+    worker_time_ms: float | None = None
+    """What the worker's clock showed at least when this frame was made: as it said last in `hello` and `holding`, and
+    the time since that was heard. Leases last from then. Null: the worker did not say."""
 
 
 @frozen
@@ -310,7 +323,8 @@ class TaskOffer:
     headers: msgspec.Raw
     """Constants out of the model: an object of texts."""
     single_try: bool = False
-    """Once its handler has begun the task is never offered again."""
+    """Once its handler may have begun, the task is offered again only after a failure that the worker reported, or when
+    somebody resolves its incident."""
 
 
 @frozen
@@ -323,6 +337,8 @@ class Tasks:
     """In the order of their priority, then of their age."""
     server_time_ms: float = 0.0
     """As in `welcome`."""
+    worker_time_ms: float | None = None
+    """As in `welcome`."""
 
 
 @frozen
@@ -331,6 +347,8 @@ class Renewed:
 
     leases: tuple[RenewedLease, ...]
     server_time_ms: float = 0.0
+    """As in `welcome`."""
+    worker_time_ms: float | None = None
     """As in `welcome`."""
 
 

@@ -5,24 +5,37 @@ Times are monotonic milliseconds of whoever asks, durations milliseconds.
 
 from __future__ import annotations
 
+from collections import deque
+
 import attrs
 
 __all__ = [
+    "CLOCK_DRIFT_MAX",
     "DELIVERY_TIMEOUT_MS",
     "HEARTBEAT_MS_MAX",
     "HEARTBEAT_MS_MIN",
     "RENEWAL_MARGIN_MS_MAX",
-    "FrameLatency",
+    "PeerClock",
     "heartbeat_ms",
+    "lease_deadline_ms",
     "renewal_margin_ms",
     "report_is_fresh",
+    "surely_left",
 ]
 
 HEARTBEAT_MS_MIN = 250
 HEARTBEAT_MS_MAX = 5_000
 RENEWAL_MARGIN_MS_MAX = 5_000
 DELIVERY_TIMEOUT_MS = 5_000
-_WINDOW_MS = 300_000.0
+CLOCK_DRIFT_MAX = 0.001
+"""By how much the clocks of two machines may differ in speed, at most.
+
+That of a computer is good to 0.01 %; while NTP corrects it, an operating system makes it faster or slower by up to
+0.05 %, and the other machine's the other way.
+"""
+_REPORTS_REMEMBERED = 8
+"""As NTP's clock filter: among so many one was quick, and none is so old that clocks worse than they should be matter.
+"""
 
 
 def heartbeat_ms(shortest_lock_ms: int | None) -> int:
@@ -42,55 +55,36 @@ def report_is_fresh(report_age_ms: float, heartbeat: int) -> bool:
     return report_age_ms < 2 * heartbeat
 
 
-@attrs.define
-class _WindowMinimum:
-    """The smallest value of the last five to ten minutes.
-
-    Two clocks drift apart by a few seconds a day; a minimum that is kept for ever would take the drift for delay.
-    """
-
-    _started_ms: float = float("-inf")
-    _current: float = float("inf")
-    _previous: float = float("inf")
-
-    def add(self, value: float, now_ms: float) -> None:
-        if now_ms - self._started_ms >= _WINDOW_MS:
-            self._started_ms, self._previous, self._current = now_ms, self._current, float("inf")
-        self._current = min(self._current, value)
-
-    @property
-    def value(self) -> float | None:
-        smallest = min(self._current, self._previous)
-        return None if smallest == float("inf") else smallest
+def surely_left(duration: float) -> float:
+    """Of a duration on another machine's clock: so much of ours has not passed before it is over."""
+    return duration * (1.0 - CLOCK_DRIFT_MAX)
 
 
 @attrs.define
-class FrameLatency:
-    """How much less a worker may trust a lease than the frame says, because the frame was under way (rule 5).
+class PeerClock:
+    """What the clock of another machine shows at least, after what that machine said of it (protocol rule 5).
 
-    A one-way delay cannot be observed. What can be: how much longer than the quickest frame this one took (the
-    engine's clock against ours), and the smallest round trip, which bounds the delay of the quickest frame.
-    One for each connection: another engine has another clock.
+    Whoever says "my clock shows q" did so before it is heard; how long before cannot be observed. So from then on its
+    clock shows at least q, and goes on from there hardly slower than ours. What was longest under way says least, and
+    so does what was heard long ago: the best of the last few counts.
     """
 
-    _offset: _WindowMinimum = attrs.field(factory=_WindowMinimum)
-    _round_trip: _WindowMinimum = attrs.field(factory=_WindowMinimum)
+    _heard: deque[tuple[float, float]] = attrs.field(factory=lambda: deque(maxlen=_REPORTS_REMEMBERED))
+    """What it showed, and when that was heard on our clock; ms."""
 
-    def round_trip(self, duration_ms: float, now_ms: float) -> None:
-        """A question (ping, hello) was answered after so long."""
-        self._round_trip.add(duration_ms, now_ms)
+    def heard(self, shown_ms: float | None, now_ms: float) -> None:
+        """None: it did not say."""
+        if shown_ms is not None:
+            self._heard.append((shown_ms, now_ms))
 
-    def margin_ms(self, server_time_ms: float, arrived_ms: float) -> float:
-        """Take note of a frame and say by how much its durations are to be shortened."""
-        trip = self._round_trip.value or 0.0
-        if server_time_ms <= 0.0:
-            return trip
-        difference = arrived_ms - server_time_ms
-        self._offset.add(difference, arrived_ms)
-        usual = self._offset.value
-        assert usual is not None
-        return difference - usual + trip
+    def at_least_ms(self, now_ms: float) -> float | None:
+        """None: it never said."""
+        return max((shown_ms + surely_left(now_ms - heard_ms) for shown_ms, heard_ms in self._heard), default=None)
 
-    def deadline_ms(self, arrived_ms: float, server_time_ms: float, lock_remaining_ms: int) -> float:
-        """Until when (on our clock) a lease of this frame can be trusted."""
-        return arrived_ms + lock_remaining_ms - self.margin_ms(server_time_ms, arrived_ms)
+
+def lease_deadline_ms(made_ms: float, lock_remaining_ms: float) -> float:
+    """Until when (on its own clock) a worker can trust a lease.
+
+    :param made_ms: what its clock showed already when the engine counted ``lock_remaining_ms``.
+    """
+    return made_ms + surely_left(lock_remaining_ms)

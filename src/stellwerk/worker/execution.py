@@ -127,6 +127,7 @@ class Executions:
         if task.cancelled or task.lock_remaining <= 0:
             # It was under way for longer than its lease lasts, or this process stood still: somebody else may be at it.
             return Release(self._next_ref(), task.id, task.fence, started=False)
+        execution.lease.has_begun = True
         try:
             payload = payload_from_json(execution.lease.offer.variables, handler.payload_type)
         except StellwerkError as error:

@@ -121,7 +121,9 @@ class Finals:
         if nack.retryable:
             lease.retries_sent += 1
             self._pause(lease, min(_REPEAT_S_MAX, math.ldexp(_REPEAT_S_MIN, min(lease.retries_sent, 10))))
-        elif nack.code in LEASE_IS_GONE or isinstance(lease.final, Release):
+        elif nack.code in LEASE_IS_GONE:
+            self._table.settle(lease)
+        elif isinstance(lease.final, Release):
             self._table.drop(lease)
         else:
             # The lease is ours still, but this request will never be taken.

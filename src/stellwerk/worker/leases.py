@@ -22,6 +22,7 @@ from stellwerk.wire.messages import (
     Release,
     TaskOffer,
 )
+from stellwerk.wire.session import lease_deadline_ms
 from stellwerk.worker.task import Task
 
 __all__ = ["FinalRequest", "Lease", "LeaseKey", "LeaseTable"]
@@ -32,6 +33,9 @@ FinalRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Release
 
 _REMEMBERED_MAX = 10_000
 """Fences that were revoked or finished: a frame that crossed with ours must not start them again."""
+_BEGUN_MAX = 1_000
+"""Single tries that were begun and let go of. Few are enough: it takes a connection that was lost for long to lose one.
+"""
 
 
 @attrs.define(eq=False)
@@ -40,6 +44,8 @@ class Lease:
     deadline_ms: float
     task: Task | None = None
     """As the handler sees it. None: no handler was started."""
+    has_begun: bool = False
+    """The handler was called, so it may have had effects."""
     final: FinalRequest | None = None
     """Set once: the handler is done, and this is to be answered."""
     revoked: str | None = None
@@ -72,6 +78,8 @@ class LeaseTable:
         self._deadlines: list[tuple[float, int, Lease]] = []
         self._counter = itertools.count(1)
         self._gone: OrderedDict[str, int] = OrderedDict()
+        self._let_go: dict[LeaseKey, None] | None = {}
+        """Single tries that were begun and dropped while the engine may still have them locked. None: too many."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -129,7 +137,7 @@ class LeaseTable:
             return None
         if granted:
             # The engine counts from later than this, so this much is certain.
-            until = extension.sent_ms + extension.request.lock_duration_ms
+            until = lease_deadline_ms(extension.sent_ms, extension.request.lock_duration_ms)
             self._set_deadline(extension.lease, max(until, extension.lease.deadline_ms))
         return extension.lease
 
@@ -155,9 +163,19 @@ class LeaseTable:
         self._extensions[request.ref] = _Extension(lease, request, now_ms)
         return request
 
+    def settle(self, lease: Lease) -> None:
+        """The engine's answer says that this lease is over."""
+        self.drop(lease)
+        if self._let_go is not None:
+            self._let_go.pop(lease.key, None)
+
     def drop(self, lease: Lease) -> None:
-        """It is over: answered, lost or given up."""
+        """It is over for us: lost or given up."""
         self._remember(lease.key)
+        if _is_begun_single_try(lease) and self._let_go is not None:
+            self._let_go[lease.key] = None
+            if len(self._let_go) > _BEGUN_MAX:
+                self._let_go = None
         self._leases.pop(lease.key, None)
         if lease.final is not None:
             self._finals.pop(lease.final.ref, None)
@@ -169,6 +187,14 @@ class LeaseTable:
     def holding(self) -> tuple[LeaseRef, ...]:
         """What is really still worked on: each until its final request was answered (consistency rule 16)."""
         return tuple(LeaseRef(*key) for key, lease in self._leases.items() if lease.revoked is None)
+
+    def begun(self) -> tuple[LeaseRef, ...] | None:
+        """Single tries that were begun and are not reported as held: nobody else must begin them (consistency rule 14).
+        None: there were too many to remember."""
+        if self._let_go is None:
+            return None
+        revoked = [key for key, lease in self._leases.items() if lease.revoked and _is_begun_single_try(lease)]
+        return tuple(LeaseRef(*key) for key in (*self._let_go, *revoked))
 
     def unanswered(self) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.final is not None]
@@ -216,3 +242,7 @@ class LeaseTable:
         self._gone.move_to_end(task_id)
         if len(self._gone) > _REMEMBERED_MAX:
             self._gone.popitem(last=False)
+
+
+def _is_begun_single_try(lease: Lease) -> bool:
+    return lease.offer.single_try and lease.has_begun

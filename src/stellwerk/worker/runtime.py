@@ -198,6 +198,7 @@ class WorkerRun:
             client="stellwerk-python",
             holding=self._table.holding(),
             token=token,
+            begun=self._table.begun(),
         )
 
     def _refused(self, error: Refused) -> float:
@@ -334,7 +335,10 @@ class WorkerRun:
         if lease is None:
             return
         request, task_id = lease.final, lease.offer.task_id
-        self._table.drop(lease)
+        if isinstance(request, Release):
+            self._table.drop(lease)  # which leaves a single try locked
+        else:
+            self._table.settle(lease)
         if isinstance(request, Complete):
             self._reports.heartbeat(Operation.FINISH_EXTERNAL_TASK, task_id)
         elif isinstance(request, Fail | BpmnErrorReport):

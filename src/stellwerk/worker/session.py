@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Protocol, assert_never
 
+import attrs
 import trio
 
 from stellwerk.wire.codec import UnknownMessage, decode_engine_frame, encode_message, pack_frames
@@ -30,7 +31,7 @@ from stellwerk.wire.messages import (
     Welcome,
     WorkerMessage,
 )
-from stellwerk.wire.session import FrameLatency, heartbeat_ms
+from stellwerk.wire.session import heartbeat_ms, lease_deadline_ms
 from stellwerk.worker.connection import CONNECT_TIMEOUT_S, FRAME_BYTES_MAX, Link
 from stellwerk.worker.errors import ConnectionLost, Refused
 from stellwerk.worker.handler import Handler
@@ -78,7 +79,6 @@ class Session:
         self._clock = clock
         self._handlers = handlers
         self._log = log
-        self._latency = FrameLatency()
         self._queue: deque[WorkerMessage] = deque()
         self._wake = trio.Event()
         self._subscribed: dict[str, int] = {}
@@ -88,6 +88,7 @@ class Session:
         self._goodbye = False
         self._leaving = False
         self._pongs = 0
+        self._hello_ms = 0.0
         self.limits = SessionLimits(FRAME_BYTES_MAX, FRAME_BYTES_MAX, 10_000, 1, 2**53)
 
     # --- for the worker ------------------------------------------------------------------------------------------
@@ -132,25 +133,23 @@ class Session:
         await self._link.close()
 
     async def _be_welcomed(self, hello: Hello) -> None:
-        sent_ms = self._now_ms()
-        await self._link.send(encode_message(hello))
+        self._hello_ms = self._now_ms()
+        await self._link.send(encode_message(attrs.evolve(hello, worker_time_ms=self._hello_ms)))
         first, *rest = await self._receive()
         match first:
             case Welcome() as welcome:
-                self._latency.round_trip(self._now_ms() - sent_ms, self._now_ms())
                 self._welcome(welcome, hello.holding)
             case ProtocolErrorMessage(code, text):
                 raise Refused(text, code=code)
             case _:
                 raise Refused(f"the engine sent {type(first).__name__} before its welcome", code="invalid")
         for message in rest:
-            self._handle(message, self._now_ms())
+            self._handle(message)
 
     def _welcome(self, welcome: Welcome, held: tuple[LeaseRef, ...]) -> None:
         self.limits = welcome.limits
-        self._latency.margin_ms(welcome.server_time_ms, self._now_ms())
         kept = {
-            (lease.task_id, lease.fence): self._deadline(welcome.server_time_ms, lease.lock_remaining_ms)
+            (lease.task_id, lease.fence): self._deadline_ms(welcome.worker_time_ms, lease.lock_remaining_ms)
             for lease in welcome.kept
         }
         lost = {(lease.task_id, lease.fence): lease.reason for lease in welcome.lost}
@@ -165,15 +164,13 @@ class Session:
 
     async def _read(self) -> None:
         while True:
-            messages = await self._receive()
-            now_ms = self._now_ms()
-            for message in messages:
-                self._handle(message, now_ms)
+            for message in await self._receive():
+                self._handle(message)
 
-    def _handle(self, message: EngineMessage | UnknownMessage, now_ms: float) -> None:
+    def _handle(self, message: EngineMessage | UnknownMessage) -> None:
         match message:
             case Tasks() | Renewed() | Revoked():
-                self._handle_leases(message, now_ms)
+                self._handle_leases(message)
             case Ack(ref):
                 self._owner.acked(ref)
             case Nack():
@@ -191,13 +188,13 @@ class Session:
             case _:
                 assert_never(message)
 
-    def _handle_leases(self, message: Tasks | Renewed | Revoked, now_ms: float) -> None:
+    def _handle_leases(self, message: Tasks | Renewed | Revoked) -> None:
         match message:
             case Tasks():
-                self._handle_tasks(message, now_ms)
-            case Renewed(leases, server_time_ms):
+                self._handle_tasks(message)
+            case Renewed(leases):
                 for lease in leases:
-                    deadline_ms = self._latency.deadline_ms(now_ms, server_time_ms, lease.lock_remaining_ms)
+                    deadline_ms = self._deadline_ms(message.worker_time_ms, lease.lock_remaining_ms)
                     self._owner.renewed((lease.task_id, lease.fence), deadline_ms)
             case Revoked(leases):
                 for notice in leases:
@@ -205,16 +202,19 @@ class Session:
             case _:
                 assert_never(message)
 
-    def _handle_tasks(self, frame: Tasks, now_ms: float) -> None:
+    def _handle_tasks(self, frame: Tasks) -> None:
         self._received = max(self._received, frame.delivery)
         for offer in frame.tasks:
-            deadline_ms = self._latency.deadline_ms(now_ms, frame.server_time_ms, offer.lock_remaining_ms)
+            deadline_ms = self._deadline_ms(frame.worker_time_ms, offer.lock_remaining_ms)
             self._owner.task_arrived(offer, deadline_ms)
         self._owner.alive(self._pongs)
         self._wake.set()
 
-    def _deadline(self, server_time_ms: float, lock_remaining_ms: int) -> float:
-        return self._latency.deadline_ms(self._now_ms(), server_time_ms, lock_remaining_ms)
+    def _deadline_ms(self, made_ms: float | None, lock_remaining_ms: int) -> float:
+        """``made_ms``: what our clock showed at least when the frame was made; the engine need not know."""
+        if made_ms is None:
+            made_ms = self._hello_ms  # nothing was made in this session before
+        return lease_deadline_ms(made_ms, lock_remaining_ms)
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
@@ -245,7 +245,7 @@ class Session:
         if self._report_due:
             # Made when it leaves: after a `received` it names all tasks of these deliveries (protocol rule 2).
             self._report_due = False
-            outgoing.append(Holding(self._owner.holding()))
+            outgoing.append(Holding(self._owner.holding(), self._now_ms()))
         return outgoing
 
     def _changed_subscriptions(self) -> Iterator[Subscribe]:
@@ -276,12 +276,10 @@ class Session:
         """The protocol has no heartbeat of the engine: that it answers pings shows that it reads and writes."""
         while True:
             patience_s = max(2 * self._heartbeat_s(), _PATIENCE_S_MIN)
-            sent_ms = self._now_ms()
             with trio.move_on_after(patience_s) as patience:
                 await self._link.ping()
             if patience.cancelled_caught:
                 raise ConnectionLost(f"the engine answered no ping within {patience_s:g} s")
-            self._latency.round_trip(self._now_ms() - sent_ms, self._now_ms())
             self._pongs += 1
             self._owner.alive(self._pongs)
             await self._clock.sleep(self._heartbeat_s())

@@ -115,6 +115,9 @@ class Exchange:
         except (h11.RemoteProtocolError, trio.TooSlowError) as fault:
             self.fault = fault
             return {"type": "http.disconnect"}
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # A client that went away in the middle of its body: nobody's fault, and nothing to be logged.
+            return {"type": "http.disconnect"}
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
         self.body_ended = self._body_delivered = True

@@ -21,6 +21,7 @@ from stellwerk.ports import (
     Changeset,
     Committed,
     DropMessages,
+    ExpireLocks,
     Operation,
     Outcome,
     Pruned,
@@ -88,6 +89,8 @@ async def _do_segment(connections: Connections, operations: Sequence[Operation],
     try:
         if isinstance(first, DropMessages):
             return [await _drop_messages(connections, first)]
+        if isinstance(first, ExpireLocks):
+            time = time.as_it_was_seen()
         return await _do_all(connections, operations, time)
     except asyncpg.LockNotAvailableError:
         deadline = asyncio.get_running_loop().time() + _AROUND_LOCKS_SECONDS_MAX

@@ -39,8 +39,14 @@ class LeaseTime:
     now_ms: InstantMs | None = None
     """Dictated by a test; None: the database's clock."""
     jump: ClockJump | None = None
+    looked_ms: InstantMs | None = None
+    """What the clock showed when it was last compared with monotonic time; None: it was not, just before."""
     lock_ms: int | None = None
     """How long to wait for the locks of others; None: as the connection does."""
+
+    def as_it_was_seen(self) -> LeaseTime:
+        """What had ended by then has ended, also if the clock is set right now."""
+        return self if self.looked_ms is None else attrs.evolve(self, now_ms=self.looked_ms)
 
     def as_it_is(self, task: ExternalTask) -> ExternalTask:
         """With the end that its lease has on the clock that jumped."""

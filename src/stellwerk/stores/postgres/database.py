@@ -129,10 +129,11 @@ class PostgresDatabase:
             await self._observe(now_ms, asked_at, answered_at)
         return self.clock_watch.next_sweep_ms(expiry_ms, now_ms, answered_at), now_ms
 
-    async def _look_at_clock(self) -> None:
+    async def _look_at_clock(self) -> InstantMs:
         asked_at = self._clock.monotonic()
         now_ms = await self.read(lease_now)
         await self._observe(now_ms, asked_at, self._clock.monotonic())
+        return now_ms
 
     async def _observe(self, now_ms: InstantMs, asked_at: float, answered_at: float) -> None:
         jumps = self.clock_watch.jumps_forward
@@ -152,11 +153,11 @@ class PostgresDatabase:
             raise refusals[0]
         return outcomes
 
-    def _time(self, now_ms: InstantMs | None) -> LeaseTime:
-        return LeaseTime(now_ms, self.clock_watch.jump(self._clock.monotonic()))
+    def _time(self, now_ms: InstantMs | None, looked_ms: InstantMs | None = None) -> LeaseTime:
+        return LeaseTime(now_ms, self.clock_watch.jump(self._clock.monotonic()), looked_ms)
 
     async def _transact(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> Sequence[Outcome]:
-        outcomes = await self._skip_sweeps(operations, now_ms)
+        outcomes: dict[int, Outcome] = {}
         regular = {position: operations[position] for position in divide(operations).regular}
         if regular:
             outcomes.update(await commit_directly(self._connections, self._entropy, regular, now_ms))
@@ -169,11 +170,16 @@ class PostgresDatabase:
     async def _transact_carefully(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> Sequence[Outcome]:
         """Never raises `StoreUnavailable`: what others of the batch have done already must not be forgotten."""
         try:
-            if now_ms is None:
-                await self._look_at_clock()  # what is refused there because a lease has ended must have ended
+            # What is refused there because a lease has ended must have ended; what is swept, too.
+            looked_ms = await self._look_at_clock() if now_ms is None else None
+            outcomes = await self._skip_sweeps(operations, now_ms)
         except StoreUnavailable as error:
             return [error] * len(operations)
-        return await transact_carefully(self._connections, operations, self._time(now_ms))
+        rest = [position for position in range(len(operations)) if position not in outcomes]
+        time = self._time(now_ms, looked_ms)
+        done = await transact_carefully(self._connections, [operations[position] for position in rest], time)
+        outcomes.update(zip(rest, done, strict=True))
+        return [outcomes[position] for position in range(len(operations))]
 
     def _told(self, error: Exception) -> Exception:
         """A row that cannot be written is refused long before; what is left is the database's trouble, or ours."""
@@ -182,6 +188,7 @@ class PostgresDatabase:
         return unavailable(error, self._connections.where)
 
     async def _skip_sweeps(self, operations: Sequence[Operation], now_ms: InstantMs | None) -> dict[int, Outcome]:
+        """Outcomes by position, of those that find nothing because the clock was set."""
         sweeps = [position for position, operation in enumerate(operations) if isinstance(operation, ExpireLocks)]
         if not sweeps or not self.clock_watch.pause_seconds(self._clock.monotonic()):
             return {}
@@ -192,7 +199,8 @@ class PostgresDatabase:
         self, instance_id: str, decide: Callable[[StoredInstance | None], Changeset | None], now_ms: InstantMs | None
     ) -> Committed | RefusedChangeset | None:
         try:
-            return await step_locked(self._connections, instance_id, decide, self._time(now_ms))
+            looked_ms = await self._look_at_clock() if now_ms is None else None
+            return await step_locked(self._connections, instance_id, decide, self._time(now_ms, looked_ms))
         except DATABASE_ERRORS as error:
             raise self._told(error) from error
 

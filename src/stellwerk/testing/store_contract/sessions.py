@@ -18,7 +18,7 @@ async def _resume(world: StoreWorld, by: Holder, *holding: ExternalTask) -> Resu
 class SessionContract(ContractBase):
     async def test_rule_10_hello_releases_the_leases_of_its_boot_that_it_does_not_name(self) -> None:
         async with self.open_world() as world:
-            held, dropped = await world.leased_task(), await world.leased_task(single_try=True)
+            held, dropped = await world.leased_task(), await world.leased_task()
             other_boot = await world.leased_task(by=holder(boot_id="other boot"))
             other_worker = await world.leased_task(by=holder("other"))
             resumed = await _resume(world, holder(session_no=2), held)
@@ -28,6 +28,22 @@ class SessionContract(ContractBase):
             for task in (other_boot, other_worker):
                 assert await world.task(task.task_id) == task
             assert (await world.task(dropped.task_id)).retries_left == 3
+
+    async def test_rule_14_hello_releases_a_single_try_only_where_its_worker_never_began_it(self) -> None:
+        async with self.open_world() as world:
+            never, begun, ordinary = [await world.leased_task(single_try=single) for single in (True, True, False)]
+            unknown = ResumeSession(holder(session_no=2), ())
+            resumed = await world.do(unknown, Resumed)
+            assert [task.task_id for task in resumed.released] == [ordinary.task_id]
+            assert [await world.task(task.task_id) for task in (never, begun)] == [never, begun]
+            named = ((begun.task_id, begun.fence), (never.task_id, never.fence - 1))
+            resumed = await world.do(ResumeSession(holder(session_no=3), (), named), Resumed)
+            assert [(task.task_id, task.state.value) for task in resumed.released] == [(never.task_id, "READY")]
+            assert (resumed.kept, resumed.lost) == ((), ())
+            assert await world.task(begun.task_id) == begun
+            assert await world.store.attempts(begun.task_id) == ()
+            world.clock.advance(30_000)
+            assert [task.task_id for task in (await world.expire()).failing] == [begun.task_id]
 
     async def test_rule_17_named_leases_move_to_the_new_session_with_their_fence_and_time(self) -> None:
         async with self.open_world() as world:
