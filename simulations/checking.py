@@ -22,7 +22,7 @@ __all__ = ["Checks"]
 
 
 class Checks:
-    def __init__(self, simulation: Simulation, plan: Plan, hosts: Hosts) -> None:
+    def __init__(self, simulation: Simulation, plan: Plan, hosts: Hosts, backend: Backend) -> None:
         self._plan = plan
         self._hosts = hosts
         reports = self._reports = simulation.properties
@@ -31,6 +31,8 @@ class Checks:
             is_serialisable=plan.options.isolation == "serialisable",
             highest_wall_ms=self._highest_wall_ms,
         )
+        if plan.options.backend == "shared":  # the clock of a file stands still while no node is there
+            self.commits.promises.lease_now_ms = backend.lease_now_ms
         self._black_box = BlackBox(reports, simulation.now, self.commits.promises)
         self._beliefs = Beliefs(reports, simulation.now, drift=_drift_of(plan), is_running=self._is_running)
         self._clients = ClientChecks(reports, self.commits.shadow)
@@ -39,10 +41,9 @@ class Checks:
         self.of_workers: Sequence[WorkerObserver] = (self._black_box, self._beliefs)
         self.of_clients: Sequence[ClientObserver] = (self._clients,)
 
-    def _highest_wall_ms(self) -> int:
+    def _highest_wall_ms(self, node: str) -> int:
         """A node whose clock was set back may have found a timer due before that, and fire it now."""
-        nodes = (*self._plan.node_hosts, *self._plan.spare_hosts)
-        return max(self._hosts[name].clock.highest_wall_ms() for name in nodes)
+        return self._hosts[node.partition("#")[0]].clock.highest_wall_ms()
 
     def _is_running(self, place: str) -> bool:
         host = self._hosts[place.partition("#")[0]]

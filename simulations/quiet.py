@@ -16,7 +16,7 @@ from simulations.kernel.simulation import Simulation
 from simulations.world.backends import Backend
 from simulations.world.network import Network
 from simulations.world.rows import RowChange, Transaction
-from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.core.external_task import AttemptEnd, ExternalTask, TaskAttempt, TaskState
 from stellwerk.ports import InstanceSummary
 from stellwerk.stores.tables import ENDED_STATUSES
 
@@ -29,6 +29,9 @@ _LOOK_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 3.0
 """Until what was under way when the last instance ended has arrived: a heartbeat, and what follows from it."""
 
+_LEFTOVERS_SECONDS = 12.0
+"""Twice as long as until a node that was told nothing looks up the leases that it holds."""
+
 
 class Progress:
     """A `CommitObserver`: when an instance made a step, or a task was handed on, for the last time."""
@@ -36,10 +39,22 @@ class Progress:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.last = 0.0
+        self._handed_out: dict[str, tuple[ExternalTask, float]] = {}
 
     def committed(self, transaction: Transaction) -> None:
-        if any(map(_is_progress, transaction.changes)):
-            self.last = self._now()
+        for change in transaction.changes:
+            if _is_progress(change):
+                self.last = self._now()
+            leased = _leased(change)
+            if leased is not None:
+                self._handed_out[leased.task_id] = leased, self._now()
+
+    def passed_over_since(self, waiting: ExternalTask) -> float:
+        """When a task of the topic that comes before this one was handed out for the last time: until then it waited
+        for its turn. Where locks run out before the work gets through, that may be for long."""
+        rank = _rank(waiting)
+        before = (at for task, at in self._handed_out.values() if task.topic == waiting.topic and _rank(task) < rank)
+        return max(before, default=0.0)
 
     def undone(self, transaction: Transaction) -> None:
         """What was undone is done again."""
@@ -50,7 +65,21 @@ class Progress:
 
 def _is_progress(change: RowChange) -> bool:
     """Leases that come and go are none: they could for ever."""
-    return change.table in ("history", "attempts", "definitions")
+    if isinstance(change.after, TaskAttempt):
+        return change.after.end in (AttemptEnd.FAILED, AttemptEnd.BPMN_ERROR)
+    return change.table in ("history", "definitions")
+
+
+def _leased(change: RowChange) -> ExternalTask | None:
+    before, after = change.before, change.after
+    if not isinstance(after, ExternalTask) or after.state is not TaskState.LOCKED:
+        return None
+    return None if isinstance(before, ExternalTask) and before.fence == after.fence else after
+
+
+def _rank(task: ExternalTask) -> tuple[int, int, str]:
+    """The order of hand-out."""
+    return -task.priority, task.created_at_ms, task.task_id
 
 
 @attrs.define
@@ -81,6 +110,9 @@ class QuietPhase:
             self._look_for_waiting()
             await trio.sleep(_LOOK_SECONDS)
         await trio.sleep(_LAST_WORDS_SECONDS)
+        give_up = self._simulation.now() + _LEFTOVERS_SECONDS
+        while any(self._leftovers()) and self._simulation.now() < give_up:
+            await trio.sleep(_LOOK_SECONDS)
         for leftover in self._leftovers():
             self._simulation.properties.always("P3", False, leftover)
 
@@ -130,6 +162,7 @@ class QuietPhase:
                     yield host
 
     def _check_waiting(self, task: ExternalTask, since: float, now: float) -> None:
+        since = max(since, self._progress.passed_over_since(task))
         for host, idle_since in self._idleness.idle.items():
             worker = self._cluster.workers[host].worker
             waited = now - max(since, idle_since)

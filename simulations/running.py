@@ -12,6 +12,7 @@ import trio
 
 from simulations.checking import Checks
 from simulations.cluster.cluster import Cluster
+from simulations.cluster.remembering import files_read_once
 from simulations.collecting import outcomes_of
 from simulations.kernel.properties import Violation
 from simulations.kernel.simulation import Simulation
@@ -52,7 +53,7 @@ def simulate(plan: Plan, *, keep_trace: bool = False, mutant: str | None = None)
     """:param mutant: a deliberate bug (`simulations.mutants`) that the engine has in this run."""
     run = _Run(plan, keep_trace=keep_trace)
     began = time.process_time()
-    with _mutated(mutant):
+    with _mutated(mutant), files_read_once(anew=mutant is not None):
         run.simulation.run(run.main)
     return run.result(time.process_time() - began)
 
@@ -87,7 +88,7 @@ class _Run:
 
     async def _play(self, backend: Backend, hosts: Hosts, network: Network, nursery: trio.Nursery) -> None:
         simulation, plan = self.simulation, self.plan
-        checks = Checks(simulation, plan, hosts)
+        checks = Checks(simulation, plan, hosts, backend)
         progress = Progress(simulation.now)
         backend.observers.extend([*checks.of_commits, progress])
         cluster = Cluster(

@@ -33,7 +33,7 @@ def passed(plan: Plan, folder: Path, mutant: str | None = None) -> Result:
     if result.violations:
         kept = folder / "plan.json"
         save_plan(plan, kept)
-        pytest.fail(f"{result.violations[0]}\nreproduce: python -m simulations run {kept}", pytrace=False)
+        pytest.fail(f"{result.violations[0]}\nreproduce: python -m simulations replay {kept}", pytrace=False)
     return result
 
 

@@ -1,8 +1,8 @@
 """Until when workers take leases for their own (L6, K1, K2, H1), with clocks that drift and frames that are late.
 
 A belief that outlives its lease is what makes two workers charge one card. That it cannot is not for the store to see:
-it is the worker's own arithmetic on durations (protocol rule 5). That promises nothing for clocks that drift by more than
-`CLOCK_DRIFT_MAX`, as simulated ones do: what they may spoil is allowed (`Drift`), and nothing else.
+it is the worker's own arithmetic on durations (protocol rule 5). That promises nothing for clocks that drift by more
+than `CLOCK_DRIFT_MAX`, as simulated ones do: what they may spoil is allowed (`Drift`), and nothing else.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _ROUNDING_SECONDS = 0.000_01
 _REPORTS_MAX = 16
 """Of the worker's last reports the engine may go by: the eight that it remembers, while others are under way."""
 _UNHEARD_SECONDS = 0.5
+_LATE = 0.03
+_LATE_SECONDS = 0.01
+"""The SDK waits for the end of a lease on trio's clock, which here is not the worker's own: that may be 2 % faster."""
 
 LeaseKey = tuple[str, int]
 
@@ -44,12 +47,18 @@ LeaseKey = tuple[str, int]
 class _Belief:
     place: str
     fence: int
+    since: float
     until: float
     allowance: float
     """So much of it may be the clocks' fault."""
 
     def surely_holds(self, now: float) -> bool:
         return self.until - self.allowance > now
+
+    @property
+    def let_go_by(self) -> float:
+        """The latest instant at which a process that does not stand still has given it up."""
+        return self.until + (self.until - self.since) * _LATE + _LATE_SECONDS
 
 
 class Beliefs:
@@ -85,6 +94,8 @@ class Beliefs:
         """When each process told the time by its clock, in its present session."""
         self._held: dict[str, dict[LeaseKey, None]] = {}
         """By process: what it believes in."""
+        self._active: dict[str, float] = {}
+        """When anything was last heard of each process."""
         self._revoked: dict[str, list[tuple[LeaseKey, float]]] = {}
         """By process: what was taken away from it, and when it heard."""
 
@@ -146,7 +157,7 @@ class Beliefs:
             what = f"{place} believes in lease {fence} of task {task_id} until {until:.6f}, but the store {shown}"
             self._reports.always("K1", False, what)
         beliefs = self._beliefs.setdefault(task_id, {})
-        beliefs[fence] = _Belief(place, fence, until, allowance)
+        beliefs[fence] = _Belief(place, fence, now, until, allowance)
         self._held.setdefault(place, {})[key] = None
         if len(beliefs) > 1:
             self._check_overlap(task_id, beliefs, beliefs[fence], now)
@@ -178,6 +189,7 @@ class Beliefs:
 
     def sent(self, place: str, message: WorkerMessage) -> None:
         self._check_revoked(place)
+        self._check_deadlines(place)
         if isinstance(message, Hello):
             self._told[place] = deque(maxlen=_REPORTS_MAX)
         if isinstance(message, Hello | Holding):
@@ -204,10 +216,23 @@ class Beliefs:
     def received(self, place: str, message: EngineMessage) -> None:
         """Its effect on the leases is told by `believes` and `let_go`."""
         self._check_revoked(place)
+        self._check_deadlines(place)
         now = self._now()
         if isinstance(message, Revoked):
             keys = [((notice.task_id, notice.fence), now) for notice in message.leases]
             self._revoked.setdefault(place, []).extend(keys)
+
+    def _check_deadlines(self, place: str) -> None:
+        """A lease is let go at its deadline (protocol rule 5): by the next sign of life after one that came later."""
+        now = self._now()
+        before, self._active[place] = self._active.get(place, now), now
+        if before >= now:
+            return
+        for task_id, fence in self._held.get(place, ()):
+            belief = self._beliefs.get(task_id, {}).get(fence)
+            if belief is not None and belief.place == place and belief.let_go_by < before:
+                what = f"{place} goes on with lease {fence} of task {task_id}, which it could trust until "
+                self._reports.always("K1", False, f"{what}{belief.until:.6f}")
 
     def _check_revoked(self, place: str) -> None:
         """What was revoked must be let go at once: by the next time that anything is heard of the process."""

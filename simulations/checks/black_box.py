@@ -128,6 +128,8 @@ class BlackBox:
 
     def handler_began(self, place: str, task: Task) -> None:
         self._reports.sometimes("worker: handler began a task for a second time", task.attempt > 1)
+        if self._promises is not None:
+            self._promises.began(place, task.id, task.fence)
 
     def handler_ended(self, place: str, task: Task, outcome: str) -> None:
         self._reports.sometimes(f"worker: handler {outcome}")
@@ -194,16 +196,19 @@ class BlackBox:
             self._calls[found.task_id].remove(found)
             return
         found.call = attrs.evolve(found.call, ended=self._now(), answer=answer)
-        if answer == "ok" and found.call.kind in FINALS:
+        if found.call.kind not in FINALS:
+            return
+        if answer == "ok":
             self._acknowledged(place, worker, found)
+        elif self._promises is not None:
+            self._promises.denied(_promise(place, found), answer)
 
     def _acknowledged(self, place: str, worker: _Worker, found: _Open) -> None:
         call = found.call
         sent = worker.said.get((found.task_id, call.fence), 0)
         self._reports.sometimes(f"worker: {call.kind} acknowledged only when repeated", sent > 1)
         if self._promises is not None:
-            kind = OutcomeKind(call.kind)
-            self._promises.given(Promise(found.task_id, call.fence, kind, call.said.partition(" ")[2], place))
+            self._promises.given(_promise(place, found))
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
@@ -218,6 +223,11 @@ class BlackBox:
             self._reports.sometimes("checks: a history was too long to be judged", verdict is Verdict.UNDECIDED)
             if verdict is Verdict.IMPOSSIBLE:
                 self._reports.always("I1", False, f"no task could answer so: task {task_id}: {shown(calls)}")
+
+
+def _promise(place: str, found: _Open) -> Promise:
+    call = found.call
+    return Promise(found.task_id, call.fence, OutcomeKind(call.kind), call.said.partition(" ")[2], place)
 
 
 def shown(calls: list[Call]) -> str:

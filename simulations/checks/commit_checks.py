@@ -37,10 +37,10 @@ class CommitChecks:
         reports: Reports,
         *,
         lock_ms_max: int = LOCK_MS_MAX,
-        highest_wall_ms: Callable[[], int] | None = None,
+        highest_wall_ms: Callable[[str], int] | None = None,
         is_serialisable: bool = True,
     ) -> None:
-        """``highest_wall_ms``: the latest instant that the wall clock of any node has ever shown, for timers.
+        """``highest_wall_ms``: the latest instant that a node's wall clock has ever shown, for timers.
         ``is_serialisable``: transactions commit in the order in which they read the clock."""
         self._reports = reports
         self._journal = Journal()

@@ -1,4 +1,4 @@
-"""What the clocks of a plan may spoil of a worker's arithmetic: those that drift by more than the protocol allows for."""
+"""What clocks that drift by more than the protocol allows for may spoil of a worker's arithmetic."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ __all__ = ["Drift"]
 class Drift:
     """The rates of all clocks: their seconds in a true second.
 
-    A lease of length D (true seconds) is given by the store's clock (rate s), counted on by a node's (n), and trusted by
-    a worker's (w). In true seconds the node counts at most D * x(s, n) too long, with x(fast, slow) what is left of
-    fast / slow - 1 after the protocol's discount for drift. The worker's clock showed at least so much, the node says: it
-    goes by a report of the worker, and its own clock since. From then until the worker's deadline, which takes T, the
-    worker counts at most T * x(n, w) too long. After an extension it counts all of it by itself, at most D * x(s, w).
+    A lease of D true seconds is given by the store's clock (rate s), counted on by a node's (n), and trusted by a
+    worker's (w). Let x(fast, slow) be what is left of fast / slow - 1 after the protocol's discount for drift; within
+    its bound that is nothing. In true seconds
+
+    - the node takes the lease for longer than it is by at most D * x(s, n);
+    - what the worker's clock showed at least when the frame was made, the node takes from a report and, from then on,
+      its own clock; the worker adds what remains. Together that is T, from the report to the deadline; it is counted
+      by the node and waited for by the worker's clock, and so too long by at most T * x(n, w);
+    - a lease that it had extended the worker counts all by itself, by at most D * x(s, w) too long.
     """
 
     rates: Mapping[str, float]

@@ -60,6 +60,8 @@ class Act:
     duration_ms: int | None = None
     operation: object = None
     is_started: bool = False
+    session_id: str | None = None
+    """Of the session that asks; None: it does not matter which."""
 
 
 @attrs.define
@@ -157,9 +159,10 @@ class Explanations:
             if not _is_done(answer):
                 continue
             if isinstance(wish, RenewLease):
-                self._add(wish.task_id, Act(ActKind.RENEW, wish.fence))
+                self._add(wish.task_id, Act(ActKind.RENEW, wish.fence, session_id=wish.session_id))
             else:
-                self._add(wish.task_id, Act(ActKind.RELEASE, wish.fence, is_started=wish.started))
+                act = Act(ActKind.RELEASE, wish.fence, is_started=wish.started, session_id=wish.session_id)
+                self._add(wish.task_id, act)
 
 
 def _is_done(outcome: object) -> bool:

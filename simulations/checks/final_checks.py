@@ -44,7 +44,7 @@ def final_checks(
         *_differences(shadow, checks.states, rows),
         *_forgotten_tasks(shadow.tasks.values(), now_ms - patience_ms),
         *_forgotten_timers(shadow, wall_ms - patience_ms),
-        *_unmatched(shadow, wall_ms),
+        *_unmatched(shadow, now_ms),
         *_unaccounted(shadow),
         *_left_over(shadow),
     ):
@@ -109,7 +109,7 @@ def _forgotten_timers(shadow: Shadow, before_ms: int) -> Iterator[tuple[str, str
             yield "M2", f"timer {timer_id} of instance {waiting.instance_id} was due at {waiting.row.due_at_ms}"
 
 
-def _unmatched(shadow: Shadow, wall_ms: int) -> Iterator[tuple[str, str]]:
+def _unmatched(shadow: Shadow, now_ms: int) -> Iterator[tuple[str, str]]:
     """A message and somebody who waits for it (rule 6)."""
     awaited: dict[tuple[str, str], str] = {}
     for subscription_id, waiting in shadow.waiting("subscriptions").items():
@@ -117,7 +117,7 @@ def _unmatched(shadow: Shadow, wall_ms: int) -> Iterator[tuple[str, str]]:
         awaited.setdefault((waiting.row.name, waiting.row.key), subscription_id)
     for message_id, stored in shadow.messages.items():
         subscription_id = awaited.get((stored.row.name, stored.row.key), "")
-        if subscription_id and not stored.is_consumed and stored.row.expires_at_ms > wall_ms:
+        if subscription_id and not stored.is_consumed and stored.row.expires_at_ms > now_ms:
             yield "M1", f"message {message_id} and subscription {subscription_id} missed each other"
 
 

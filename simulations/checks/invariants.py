@@ -17,7 +17,8 @@ INVARIANTS: Mapping[str, str] = {
     "clock (rule 11). Only the current fence extends, releases or ends a lease.",
     "L3": "A lease that is given or extended is live and within the longest duration; one that ran out is not revived.",
     "L4": "LOCKED becomes READY by a reported failure, by a release (by the worker, an unconfirmed delivery, a hello "
-    "or report without it), or by expiry, and by expiry never before its end on the store's clock.",
+    "or report without it), or by expiry, and by expiry never before its end on the store's clock. A session gives "
+    "back only what is its own (rule 17).",
     "L5": "A task ends by its process, or by the holder's own request within the lease.",
     "L6": "The times in which two workers take a task for their own do not overlap, within the drift of their clocks, "
     "when the first lease was ended by expiry.",
@@ -34,6 +35,8 @@ INVARIANTS: Mapping[str, str] = {
     "I1": "A request that is repeated gets the same answer and changes nothing, on any node, after any crash and after "
     "later attempts. How a lease ended is recorded once. One start request, one instance.",
     "I2": "What is refused changes nothing: every change belongs to a request that was granted in its commit.",
+    "I3": "What could be done is not refused: a final request is answered lease_lost or the like only when its lease "
+    "is over.",
     "W1": "No lost update: each write rests on the row that the last commit left.",
     "T1": "The store's lease clock never falls, and commits are told in order.",
     # instances
@@ -53,8 +56,9 @@ INVARIANTS: Mapping[str, str] = {
     "not before the leased siblings are drained (rule 15).",
     "S2": "A failed attempt does not start compensation while retries are left.",
     "M1": "A message reaches at most one receiver, with its name and key, and is lost to none that waits.",
-    "M2": "A timer fires once, and not before it is due by some clock of the nodes.",
-    "K1": "A worker never takes a lease for longer its own than the store ever gave it, and lets go what is revoked.",
+    "M2": "A timer fires once, and not before it is due by the clock of the node that fires it.",
+    "K1": "A worker never takes a lease for longer its own than the store ever gave it, and lets go what is revoked, and "
+    "at its deadline what is not renewed.",
     "K2": "No handler begins on a lease whose end has passed on the worker's own clock.",
     "H1": "A worker reports every lease that it takes for its own, until its final request is answered (rule 16).",
     # progress

@@ -230,7 +230,11 @@ class LeaseChecks:
             is_own = new is not None and (old.worker_id, old.boot_id) == (new.worker_id, new.boot_id)
             self._check("L4", is_own, after, "the hello of another worker process released it")
             self._reports.sometimes("lease: released by hello")
-        elif before.single_try:
+            self._reports.sometimes("lease: released")
+            return
+        is_own = act.session_id in (None, before.lease.holder.session_id)
+        self._check("L4", is_own, after, f"session {act.session_id} gave back what had gone over to a later one")
+        if before.single_try:
             self._check("L7", not act.is_started, after, "a single-try task that was begun is READY again")
             self._reports.sometimes("task: single-try released before its start")
         self._reports.sometimes("lease: released")

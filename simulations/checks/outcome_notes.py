@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
@@ -26,6 +26,7 @@ from stellwerk.ports import (
     PublishMessage,
     RefusedChangeset,
     RefusedGuard,
+    ReleaseLease,
     ReleaseLeases,
     RenewLeases,
     Resumed,
@@ -74,6 +75,8 @@ class OutcomeNotes:
                 kinds = [answer.kind for answer in outcome]
                 what = "renewal" if isinstance(operation, RenewLeases) else "release"
                 self._reports.sometimes(f"lease: {what} refused", LeaseAnswerKind.LEASE_LOST in kinds)
+                if isinstance(operation, ReleaseLeases):
+                    self._taken_back(operation.leases)
             case DeployDefinitions(), Deployed():
                 self._reports.sometimes("process: redeployed while instances run", self._is_redeployed(outcome))
             case PublishMessage(), False:
@@ -146,6 +149,15 @@ class OutcomeNotes:
         self._reports.sometimes("request: refused, stale fence", is_newer)
         is_past = task.fence == fence and task.lease is not None and task.lease.until_ms <= now_ms
         self._reports.sometimes("request: refused, lock expired", is_past)
+
+    def _taken_back(self, leases: Sequence[ReleaseLease]) -> None:
+        """What a session wants back has gone over to a later one."""
+        for wish in leases:
+            task = self._shadow.tasks.get(wish.task_id)
+            if task is None or task.lease is None or task.fence != wish.fence:
+                continue
+            is_other = wish.session_id not in (None, task.lease.holder.session_id)
+            self._reports.sometimes("lease: wanted back by a session that has it no more", is_other)
 
     def _swept(self, transaction: Transaction, outcome: ExpiredLocks) -> None:
         last = self._last_sweep

@@ -1,13 +1,14 @@
-"""What workers were told to be durable must be in the rows from then on, whatever crashes (D1, A1, I1)."""
+"""What workers were told must agree with the rows: what is durable stays so, whatever crashes (D1, A1), and nothing is
+refused that was done (I1) or could be done (I3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
 from simulations.world.rows import Transaction
-from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind, TaskAttempt, TaskOutcome
+from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind, TaskAttempt, TaskOutcome, TaskState
 from stellwerk.core.lease import recorded_outcome
 from stellwerk.values import frozen
 
@@ -16,7 +17,7 @@ __all__ = ["Promise", "Promises"]
 
 @frozen
 class Promise:
-    """An acknowledged request."""
+    """A final request that was answered."""
 
     task_id: str
     fence: int
@@ -29,9 +30,13 @@ class Promises:
     def __init__(self, reports: Reports, shadow: Shadow) -> None:
         self._reports = reports
         self._shadow = shadow
+        self.lease_now_ms: Callable[[], int] | None = None
+        """The store's lease clock at this very moment; None: nobody knows it, and I3 is not judged."""
         self._given: dict[str, dict[int, Promise]] = {}
         self._finals: dict[tuple[str, int], int] = {}
         """Lease → the commit that recorded how its worker ended it."""
+        self._begun: dict[tuple[str, int], str] = {}
+        """Lease → the process whose handler began."""
         self._synced = 0
 
     # --- from the workers ------------------------------------------------------------------------------------------
@@ -50,6 +55,40 @@ class Promises:
                 self._reports.always("A1", False, f"{_shown(promise)}, and before it {_shown(other)}")
         others.setdefault(promise.fence, promise)
 
+    def denied(self, asked: Promise, answer: str) -> None:
+        """A worker was told for good that its lease is over. A fence is given once, so a lease that stands now has
+        stood ever since it was given."""
+        if asked.task_id not in self._shadow.tasks:
+            return
+        what = f"{asked.place} was refused ({answer}) its {asked.kind.value} of task {asked.task_id}"
+        recorded = self._recorded(asked.task_id, asked.fence)
+        is_done = recorded is not None and _is_outcome(recorded, asked)
+        self._reports.always("I1", not is_done, lambda: f"{what} with fence {asked.fence}, which the rows say was done")
+        self._reports.always(
+            "I3",
+            not self._stands(asked.task_id, asked.fence),
+            lambda: f"{what} with fence {asked.fence}, and that lease stands: {self._now(asked)}",
+        )
+
+    def began(self, place: str, task_id: str, fence: int) -> None:
+        """A worker began to work on a lease."""
+        self._begun[(task_id, fence)] = place
+        self._check_begun((task_id, fence))
+
+    def _check_begun(self, lease: tuple[str, int]) -> None:
+        """Rule 14: what may have been begun by its single worker is given to nobody else."""
+        task, attempt = self._shadow.tasks.get(lease[0]), self._shadow.attempts.get(lease)
+        is_given_back = task is not None and task.single_try and attempt is not None
+        if is_given_back and attempt is not None and attempt.end is AttemptEnd.RELEASED:
+            what = f"{self._begun[lease]} has begun the single try of task {lease[0]} on lease {lease[1]}"
+            self._reports.always("L7", False, f"{what}, which was taken back as if nobody had")
+
+    def _stands(self, task_id: str, fence: int) -> bool:
+        task = self._shadow.tasks.get(task_id)
+        if task is None or task.state is not TaskState.LOCKED or task.fence != fence or task.lease is None:
+            return False
+        return self.lease_now_ms is not None and task.lease.until_ms > self.lease_now_ms()
+
     # --- from the database -----------------------------------------------------------------------------------------
 
     def committed(self, transaction: Transaction) -> None:
@@ -59,6 +98,9 @@ class Promises:
                 if row.outcome is not None:
                     self._finals.setdefault((row.task_id, row.fence), transaction.number)
                 self._recheck(row.task_id)
+            elif isinstance(row, TaskAttempt):
+                if (row.task_id, row.fence) in self._begun:
+                    self._check_begun((row.task_id, row.fence))
             elif row is None and isinstance(change.before, ExternalTask):
                 self._given.pop(change.before.task_id, None)  # pruned: the promise ends with the retention
 
@@ -100,7 +142,7 @@ class Promises:
     def _is_kept(self, promise: Promise) -> bool:
         recorded = self._recorded(promise.task_id, promise.fence)
         if recorded is not None:
-            return (recorded.kind, recorded.request_digest) == (promise.kind, promise.request_digest)
+            return _is_outcome(recorded, promise)
         return self._repeats_newest(promise)
 
     def _repeats_newest(self, promise: Promise) -> bool:
@@ -119,6 +161,10 @@ class Promises:
         if task is None:
             return "that there is no such task"
         return f"{task.state.value} fence {task.fence}, recorded {self._recorded(promise.task_id, promise.fence)}"
+
+
+def _is_outcome(recorded: TaskOutcome, promise: Promise) -> bool:
+    return (recorded.kind, recorded.request_digest) == (promise.kind, promise.request_digest)
 
 
 def _may_both(first: Promise, second: Promise) -> bool:

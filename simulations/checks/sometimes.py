@@ -35,6 +35,7 @@ _COMMITS: Mapping[str, str] = {
     "lease: extension refused": "and are refused when it is too late",
     "lease: released": "a task goes back without costing a retry",
     "lease: release refused": "a stale release changes nothing",
+    "lease: wanted back by a session that has it no more": "an old session takes nothing from the next one (rule 17)",
     "lease: released by hello": "leases that a worker does not name are given back (rule 10)",
     "lease: moved to a later session": "work goes on over a reconnect (rule 17)",
     # tasks
@@ -42,6 +43,7 @@ _COMMITS: Mapping[str, str] = {
     "task: leased again after a failure": "and the attempt after it",
     "task: retries exhausted": "the last failure is a step of the instance (rule 8)",
     "task: BPMN error reported": "business failures take another path than technical ones",
+    "task: expiry limit reached": "work that kills its workers comes to an end",
     "task: single-try lock expired": "single-try tasks end by one expiry",
     "task: cancelled while leased": "a boundary event or a cancellation takes work away under way",
     "task: completed within 100 ms of expiry": "the race of a completion with its deadline",

@@ -22,10 +22,10 @@ _LATE_MS = 2_000
 
 class WaitingChecks:
     def __init__(
-        self, reports: Reports, shadow: Shadow, journal: Journal, highest_wall_ms: Callable[[], int] | None
+        self, reports: Reports, shadow: Shadow, journal: Journal, highest_wall_ms: Callable[[str], int] | None
     ) -> None:
-        """``highest_wall_ms``: the latest instant that the wall clock of any node has ever shown; None: the instants
-        in the steps say that."""
+        """``highest_wall_ms``: the latest instant that a node's wall clock has ever shown; None: the instants in the
+        steps say that."""
         self._reports = reports
         self._shadow = shadow
         self._journal = journal
@@ -82,9 +82,12 @@ class WaitingChecks:
         if timer is None:
             return
         hook = self._highest_wall_ms
-        latest_ms = self._seen_wall_ms if hook is None else max(hook(), self._seen_wall_ms)
+        node = "" if self._transaction is None else self._transaction.node
+        latest_ms = self._seen_wall_ms if hook is None else hook(node)
         early_ms = timer.due_at_ms - latest_ms
-        what = f"the timer at {timer.node_id} fires {early_ms} ms before it is due, by every clock there is"
+        what = (
+            f"the timer at {timer.node_id} fires {early_ms} ms before it is due, by the clock of the node that fires it"
+        )
         self._check("M2", early_ms <= 0, state.instance_id, what)
         self._reports.sometimes("timer: fired more than two seconds late", -early_ms > _LATE_MS)
         self._reports.sometimes("gateway: a timer came first", _is_at_gateway(state, timer.token_id, timer.node_id))
@@ -153,9 +156,10 @@ class WaitingChecks:
         return () if self._transaction is None else self._transaction.operations
 
     def _check_dropped(self, before: StoredMessage) -> None:
-        row = before.row
+        """The store's clock says so, whatever the wall clock of the node that drops it does."""
+        row, transaction = before.row, self._transaction
         limits = [operation.now_ms for operation in self._operations() if isinstance(operation, DropMessages)]
-        is_over = bool(limits) and row.expires_at_ms <= max(limits)
+        is_over = bool(limits) and transaction is not None and row.expires_at_ms <= min(max(limits), transaction.now_ms)
         self._reports.always("M1", is_over, lambda: f"message {row.message_id} was dropped before its time")
         self._reports.sometimes("message: ran out of its time to live")
 

@@ -197,13 +197,14 @@ class ClientProgram:
         return record.answers[-1]
 
     async def _publish(self, key: str, event: Publish) -> Known:
-        body = {
+        body: JsonObject = {
             "name": event.name,
             "key": event.key,
             "variables": event.variables,
             "message_id": event.message_id,
-            "ttl_ms": event.ttl_ms,
         }
+        if event.ttl_ms is not None:
+            body["ttl_ms"] = event.ttl_ms
         return await self._caller.until_known(key, "POST", f"{_API}/messages", body)
 
     async def _version(self, key: str, known: Known) -> int:

@@ -35,6 +35,7 @@ SCHEDULES = ("keyed", "fifo")
 _PRIVATE_NAMES = ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT")
 _LIVELOCK_STEPS = 50_000
 """Of tasks, without time passing."""
+_NOTED_MAX = 4_096
 _MASK = (1 << 64) - 1
 
 _Key = tuple[int, int]
@@ -63,7 +64,9 @@ class Scheduler(random.Random):
         self._hash = hashlib.sha256()
         self.steps = 0
         self._instant = -1.0
-        self._steps_before_instant = 0
+        self._steps_max = _LIVELOCK_STEPS
+        self._noted: list[str] = []
+        """What ran, and is not in the hash yet."""
 
     # --- what trio calls -------------------------------------------------------------------------------------------
 
@@ -73,25 +76,33 @@ class Scheduler(random.Random):
         if self._frozen:
             self._hold_back(x)
         now = trio_run.GLOBAL_RUN_CONTEXT.runner.clock.current_time()
-        self._watch_for_livelock(x, now)
+        if now != self._instant:
+            self._begin_instant(now)
+        self.steps += len(x)
+        if self.steps > self._steps_max:
+            self._tell_of_livelock(x)
         if len(x) > 1:
             self._order(x, now)
-        self._note(x, now)
+        self._note(x)
 
     def _hold_back(self, batch: list[Any]) -> None:
-        held = [task for task in batch if task.context.get(PLACE, "") in self._frozen]
+        frozen = self._frozen
+        held = [task for task in batch if task.context.get(PLACE) in frozen]
         if held:
             self._held += held
-            batch[:] = [task for task in batch if task.context.get(PLACE, "") not in self._frozen]
+            batch[:] = [task for task in batch if task.context.get(PLACE) not in frozen]
 
-    def _watch_for_livelock(self, batch: Sequence[Any], now: float) -> None:
-        if now != self._instant:
-            self._instant, self._steps_before_instant = now, self.steps
-        self.steps += len(batch)
-        if self.steps - self._steps_before_instant > _LIVELOCK_STEPS:
-            self._steps_before_instant = self.steps
-            names = sorted({f"{task.context.get(PLACE, '')} {task.name}" for task in batch})
-            self._on_livelock(f"{_LIVELOCK_STEPS} steps of tasks at one instant, now of {', '.join(names[:10])}")
+    def _begin_instant(self, now: float) -> None:
+        self._instant = now
+        self._steps_max = self.steps + _LIVELOCK_STEPS
+        self._noted.append(f"\n{now:.6f}")
+        if len(self._noted) > _NOTED_MAX:
+            self._hash_noted()
+
+    def _tell_of_livelock(self, batch: Sequence[Any]) -> None:
+        self._steps_max = self.steps + _LIVELOCK_STEPS
+        names = sorted({f"{task.context.get(PLACE, '')} {task.name}" for task in batch})
+        self._on_livelock(f"{_LIVELOCK_STEPS} steps of tasks at one instant, now of {', '.join(names[:10])}")
 
     def _order(self, batch: list[Any], now: float) -> None:
         if not self._is_keyed:
@@ -109,9 +120,16 @@ class Scheduler(random.Random):
             key = self._keys[name] = zlib.crc32(" ".join(name).encode()) * 0x9E3779B97F4A7C15 & _MASK
         return key
 
-    def _note(self, batch: Sequence[Any], now: float) -> None:
-        line = f"{now:.6f}|{'|'.join([task.name for task in batch])}\n"
-        self._hash.update(line.encode())
+    def _note(self, batch: Sequence[Any]) -> None:
+        """By batches: a comma ends one."""
+        noted = self._noted
+        for task in batch:
+            noted.append(task.name)
+        noted.append(",")
+
+    def _hash_noted(self) -> None:
+        self._hash.update("|".join(self._noted).encode())
+        self._noted.clear()
 
     # --- what the world calls --------------------------------------------------------------------------------------
 
@@ -142,6 +160,7 @@ class Scheduler(random.Random):
 
     def digest(self) -> str:
         """Of every batch of tasks that ran, in order."""
+        self._hash_noted()
         return self._hash.hexdigest()
 
 

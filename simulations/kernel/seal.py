@@ -20,6 +20,7 @@ import trio
 
 from simulations.kernel.clock import SimulatedClock
 from simulations.kernel.draws import Draws, sub_seed
+from simulations.kernel.limits import Limits
 
 __all__ = ["EPOCH_MS", "Escape", "sealed"]
 
@@ -57,6 +58,7 @@ def sealed(seed: int, clock: SimulatedClock, on_escape: Callable[[str], None]) -
 def _replacements(
     draws: Draws, clock: SimulatedClock, shut: Callable[[str], Callable[..., NoReturn]]
 ) -> list[tuple[Any, str, object]]:
+    limits = Limits(clock)
     return [
         # The masks and keys of WebSockets, uuid4, secrets, and every generator that seeds itself in Python.
         (os, "urandom", draws.bytes),
@@ -65,6 +67,10 @@ def _replacements(
         (time, "time_ns", lambda: EPOCH_MS * 1_000_000 + round(clock.seconds * 1e9)),
         (time, "monotonic", lambda: clock.seconds),
         (time, "monotonic_ns", lambda: round(clock.seconds * 1e9)),
+        (trio, "sleep", clock.sleep),
+        (trio, "sleep_until", clock.sleep_until),
+        (trio, "move_on_after", limits.move_on_after),
+        (trio, "fail_after", limits.fail_after),
         (time, "sleep", shut("time.sleep")),
         (threading.Thread, "start", shut("threading.Thread.start")),
         (trio.to_thread, "run_sync", shut("trio.to_thread.run_sync")),

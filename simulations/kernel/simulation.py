@@ -61,7 +61,7 @@ class Simulation:
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
         """Run `main` until it returns or the run is aborted. Cycles are collected before and not during it, since when
         that happens is no decision of the seed."""
-        gc.collect()
+        _collect_garbage()
         gc.disable()
         try:
             with deterministic(self.scheduler), sealed(self.seed, self.clock, self._escaped):
@@ -96,6 +96,13 @@ class Simulation:
 
     def _escaped(self, what: str) -> None:
         self.properties.always("P4", False, f"{what} was reached for, which is outside the simulation")
+
+
+def _collect_garbage() -> None:
+    """What was there before the first run stays, and need not be looked through before each."""
+    gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def _first_of(error: BaseException) -> BaseException:

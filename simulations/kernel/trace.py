@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from simulations.kernel.clock import SimulatedClock
 from stellwerk.values import frozen
 
 __all__ = ["Row", "Trace", "line_of"]
+
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 @frozen
@@ -39,11 +42,10 @@ class Trace:
         if self.is_closed:
             return
         self.count += 1
-        row = Row(self.count, round(self._clock.seconds * 1e6), place, kind, data)
-        self._hash.update(line_of(row).encode())
-        self._hash.update(b"\n")
+        us = round(self._clock.seconds * 1e6)
+        self._hash.update(f"{us} {place} {kind} ".encode() + _encode(data))
         if self._is_kept:
-            self.rows.append(row)
+            self.rows.append(Row(self.count, us, place, kind, data))
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -53,9 +55,4 @@ class Trace:
 
 
 def line_of(row: Row) -> str:
-    data = json.dumps(row.data, sort_keys=True, separators=(",", ":"), default=_refuse)
-    return f"{row.us} {row.place} {row.kind} {data}"
-
-
-def _refuse(value: object) -> object:
-    raise TypeError(f"a trace holds JSON values, not {type(value).__name__}")
+    return f"{row.us} {row.place} {row.kind} {_encode(row.data).decode()}"

@@ -46,7 +46,7 @@ MUTANTS = (
         name="version-not-guarded",
         number=18,
         what="A node whose state of an instance is old writes all the same: the version is no guard.",
-        invariants=("E2", "C1"),
+        invariants=("E2", "F3", "C1"),
         needs=("shared",),
         patches=(
             Rewrite(
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         name="start-not-idempotent",
         what="An instance that is started twice with one Idempotency-Key is there twice.",
-        invariants=("I1",),
+        invariants=("I1", "V1", "W"),
         patches=(
             Rewrite(
                 "stellwerk.actors.operations:NodeOperations.start_instance",

@@ -102,7 +102,7 @@ MUTANTS = (
         name="expiry-by-node-clock",
         number=7,
         what="The sweep judges locks by the wall clock of its node instead of the store's.",
-        invariants=("L4",),
+        invariants=("L4", "V1"),
         patches=(
             Rewrite(
                 "stellwerk.actors.clockwork:Clockwork.reclaim_locks",
@@ -157,20 +157,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="renewal-told-when-refused",
-        what="The worker is told that its lease was renewed although the store did not renew it.",
-        invariants=("L6", "K1"),
-        patches=(
-            Rewrite(
-                "stellwerk.actors.dispatcher:TopicDispatcher._renewal_answered",
-                (
-                    "if answer.kind is LeaseAnswerKind.DONE:",
-                    "if answer.task is not None and answer.task.lease is not None:",
-                ),
-            ),
-        ),
-    ),
-    Mutant(
         name="kept-lease-told-whole",
         what="A worker that comes back is told that its leases last as long as new ones.",
         invariants=("L6", "K1"),
@@ -178,8 +164,8 @@ MUTANTS = (
             Rewrite(
                 "stellwerk.actors.leases:deadline_of",
                 (
-                    "(task.lease.until_ms - task.updated_at_ms)",
-                    "max(task.lease.until_ms - task.updated_at_ms, task.lease.duration_ms)",
+                    "max(0, task.lease.until_ms - task.updated_at_ms - 1)",
+                    "max(task.lease.duration_ms, task.lease.until_ms - task.updated_at_ms - 1)",
                 ),
             ),
         ),
@@ -197,9 +183,14 @@ MUTANTS = (
     ),
     Mutant(
         name="silent-worker-renewed",
-        what="Leases are renewed for workers that have not reported them for long (rule 18).",
+        what="Leases are renewed for as long as their worker's connection stands, whether it reports them or is dead, "
+        "and silence does not end the connection (rule 18).",
         invariants=("V1", "L7"),
         patches=(
+            Rewrite(
+                "stellwerk.actors.session:WorkerSession.watch",
+                ("if self._silent_for() >", "if 0 * self._silent_for() >"),
+            ),
             Rewrite(
                 "stellwerk.actors.session:WorkerSession.vouches_for",
                 ("return not self.closed and report_is_fresh(age_ms, self._heartbeat_ms) and", "return age_ms >= 0 or"),

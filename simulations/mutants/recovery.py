@@ -1,4 +1,4 @@
-"""Nodes and workers that come back, sweeps, polls behind wake-ups (L4, E3, V1)."""
+"""Nodes and workers that come back, sweeps, polls behind wake-ups (L4, V1)."""
 
 from __future__ import annotations
 
@@ -120,9 +120,14 @@ MUTANTS = (
     ),
     Mutant(
         name="draining-task-forgotten",
-        what="A draining task that comes back unfinished is not ended: its scope waits for ever (rule 15).",
-        invariants=("V1",),
+        what="A draining task that comes back unfinished, or whose lock runs out, is not ended: its scope waits for "
+        "ever (rule 15).",
+        invariants=("V1", "L7"),
         patches=(
+            Rewrite(
+                f"{_CLOCKWORK}._reclaim",
+                ("for task in expired.failing:", "for task in (one for one in expired.failing if not one.draining):"),
+            ),
             Rewrite(
                 f"{_CLOCKWORK}.end_drained",
                 ("await self._send(task_id, instance_id, EndDraining(task_id))", "del task_id, instance_id"),

@@ -15,12 +15,17 @@ MUTANTS = (
     Mutant(
         name="failure-not-idempotent",
         number=13,
-        what="A failure that is sent again because its acknowledgement was lost is not recognised.",
+        what="A failure or business error that is sent again, because its acknowledgement was lost, is not recognised.",
         invariants=("I1",),
         patches=(
             Rewrite(
                 f"{_LEASE}:_refusal",
                 ("if recorded is not None:", "if recorded is not None and kind is not _Kind.FAIL:"),
+            ),
+            Rewrite(
+                f"{_STORE_LEASES}:check_repeat",
+                ("if is_same or", "if is_same and operation.kind is OutcomeKind.COMPLETE or"),
+                ("if recorded is not None:", "if recorded is not None and not is_same:"),
             ),
         ),
     ),

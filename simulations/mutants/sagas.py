@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         name="drained-task-not-compensated",
         what="A task that is completed while its scope fails is not undone with the rest (rule 15).",
-        invariants=("S1",),
+        invariants=("W", "S1"),
         patches=(
             Rewrite(
                 "stellwerk.core.rules.tasks:complete_task",

@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         name="timer-row-stays",
         what="The row of a timer that has fired is not deleted with its step.",
-        invariants=("M2", "C3"),
+        invariants=("C1", "C3"),
         patches=(
             Rewrite(
                 "stellwerk.core.effects:_Rows.timer_gone",
@@ -61,20 +61,29 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="refused-message-given-up",
-        what="A message that its instance could not take, because it waits for it no more, is not matched again.",
-        invariants=("M1", "V1"),
+        name="unanswered-command-never-repeated",
+        what="A timer, a message or a lock whose step the store did not commit counts as under way for ever: its node "
+        "does not try again.",
+        invariants=("V1", "L7", "M1", "M2"),
         patches=(
             Rewrite(
-                f"{_CLOCKWORK}._not_correlated",
-                ('if refusal.code == "exists":', 'if refusal.code in ("exists", "not_open", "conflict", "not_found"):'),
+                f"{_CLOCKWORK}._send",
+                ("self._under_way.discard(subject)\n        try:", "try:"),
+                (
+                    "# Somebody else was quicker, or the thing is gone: that is what the guards are for.\n",
+                    "self._under_way.discard(subject)\n",
+                ),
+                (
+                    "# The next message for the same subscription may wait already.\n",
+                    "self._under_way.discard(subject)\n",
+                ),
             ),
         ),
     ),
     Mutant(
         name="message-twice-by-id",
         what="A message that is published again with its id, because its answer was lost, is a second message.",
-        invariants=("M1", "I1"),
+        invariants=("D1", "M1"),
         patches=(
             Rewrite(
                 "stellwerk.actors.operations:NodeOperations.publish_message",

@@ -14,7 +14,7 @@ MUTANTS = (
     Mutant(
         name="deadline-without-margin",
         what="The worker counts a lease from the arrival of its frame, however long that was under way.",
-        invariants=("L6",),
+        invariants=("K1", "L6"),
         patches=(
             Rewrite(
                 "stellwerk.worker.session:Session._deadline_ms",
@@ -23,22 +23,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="connected-worker-trusts-on",
-        what="While it is connected the worker trusts its leases beyond their deadlines.",
-        invariants=("L6",),
+        name="worker-trusts-on",
+        what="The worker gives a renewal that is late two more seconds before it lets a lease go.",
+        invariants=("L6", "K1"),
         patches=(
             Rewrite(
                 f"{_RUN}._expire_leases",
                 (
                     "self._table.pop_expired(self._clock.monotonic() * 1000)",
-                    "self._table.pop_expired(self._clock.monotonic() * 1000 - (0 if self._session is None else 2000))",
+                    "self._table.pop_expired(self._clock.monotonic() * 1000 - 2000)",
                 ),
             ),
             Rewrite(
                 f"{_RUN}._watch_deadlines",
                 (
                     "self._watched_ms / 1000 - self._clock.monotonic()",
-                    "self._watched_ms / 1000 + 0.25 - self._clock.monotonic()",
+                    "self._watched_ms / 1000 + 2.0 - self._clock.monotonic()",
                 ),
             ),
         ),
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         name="report-leaves-out-finals",
         what="A lease whose result is under way is not reported, and the engine takes such leases back (rule 16).",
-        invariants=("L6", "I2"),
+        invariants=("H1",),
         patches=(
             Rewrite(
                 f"{_TABLE}.holding", ("if lease.revoked is None)", "if lease.revoked is None and lease.final is None)")
@@ -72,13 +72,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="known-fence-started-again",
-        what="An offer of a lease that is over for the worker starts its handler once more.",
-        invariants=("W", "L6"),
+        name="unanswered-result-not-repeated",
+        what="A result whose answer got lost with the connection is not told again in the next one: its lease is held "
+        "for ever.",
+        invariants=("V1",),
         patches=(
             Rewrite(
-                f"{_TABLE}.accept",
-                ("if offer.fence <= self._gone.get(offer.task_id, -1):", "if offer.fence < 0:"),
+                "stellwerk.worker.finals:Finals.welcomed",
+                (
+                    "self._table.finish(lease, self._acceptable(lease, lease.final))\n    self._send_waiting()",
+                    "self._table.finish(lease, self._acceptable(lease, lease.final))",
+                ),
             ),
         ),
     ),

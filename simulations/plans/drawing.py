@@ -3,6 +3,7 @@ or an instance more or less shifts nothing else.
 
 In `all` mode everything that can go wrong does. In `swarm` mode one probability is drawn for the plan, and with it each
 kind of fault and each hardship of the world is there or not: some bugs show only where other faults do not hide them.
+In either, most plans lay weight on something (`simulations.plans.emphasis`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 
 from simulations.plans.dice import Dice
+from simulations.plans.emphasis import Emphasis, draw_emphasis
 from simulations.plans.faults import FAULTS, draw_fault, possible_kinds
 from simulations.plans.plan import DATABASE, Fault, FaultKind, InstanceSpec, InvalidPlan, Options, Plan, check
 from simulations.workloads.registry import WORKLOADS
@@ -25,7 +27,7 @@ Mode: TypeAlias = Literal["all", "swarm"]
 _DRIFT = 0.02
 _HOUR_MS = 3_600_000
 
-_WEIGHTS = {"sequence": 4, "saga": 4, "storm": 1, "message_start": 1, "redeployed": 1}
+_WEIGHTS = {"sequence": 4, "saga": 4, "wide": 3, "storm": 1, "message_start": 1, "redeployed": 1}
 _WEIGHT = 2
 
 WEIGHTS: dict[str, int] = {name: _WEIGHTS.get(name, _WEIGHT) for name in WORKLOADS}
@@ -78,21 +80,21 @@ def draw_plan(
     """
     _check_words(size, mode, overrides, workloads or {})
     dice = Dice(seed, ("plan",))
-    hardship = _Hardship(dice, mode)
-    plan = Plan(
-        seed=seed, label=f"{size} {mode} {seed}", options=_draw_options(dice, hardship, _SCALES[size], overrides)
-    )
+    emphasis = draw_emphasis(dice)
+    hardship = _Hardship(dice, mode, emphasis)
+    options = _draw_options(dice, hardship, _SCALES[size], overrides)
+    plan = Plan(seed=seed, label=f"{size} {mode} {seed}", options=options)
     check(plan)
     possible = possible_kinds(plan)
-    kinds = tuple(overrides.get("kinds", filter(hardship.strikes, possible)))
+    kinds = tuple(overrides.get("kinds", filter(hardship.befalls, possible)))
     if not set(kinds) <= set(possible):
         raise InvalidPlan(f"kinds that cannot befall this world: {', '.join(sorted(set(kinds) - set(possible)))}")
     plan = attrs.evolve(plan, options=attrs.evolve(plan.options, kinds=kinds))
     count = _SCALES[size].instances if instances is None else instances
     plan = attrs.evolve(
         plan,
-        faults=_draw_faults(dice.at("fault"), plan),
-        instances=_draw_instances(dice.at("instance"), plan, count, workloads or WEIGHTS),
+        faults=_draw_faults(dice.at("fault"), plan, emphasis),
+        instances=_draw_instances(dice.at("instance"), plan, count, workloads or _weights(emphasis)),
     )
     check(plan)
     return plan
@@ -114,12 +116,19 @@ def _check_words(size: str, mode: str, overrides: Mapping[str, object], workload
 class _Hardship:
     """What is hard in this plan's world."""
 
-    def __init__(self, dice: Dice, mode: Mode) -> None:
+    def __init__(self, dice: Dice, mode: Mode, emphasis: Emphasis) -> None:
+        self.emphasis = emphasis
+        self._is_swarm = mode == "swarm"
         self._dice = dice.at("hardship")
         self._probability = 1.0 if mode == "all" else self._dice.between(0.1, 0.9, "probability")
 
     def strikes(self, name: str) -> bool:
         return self._dice.chance(self._probability, name)
+
+    def befalls(self, kind: FaultKind) -> bool:
+        if self._is_swarm and kind in self.emphasis.without:
+            return False
+        return kind in self.emphasis.faults or self.strikes(kind)
 
 
 # --- the world -------------------------------------------------------------------------------------------------------
@@ -164,7 +173,7 @@ def _draw_network(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
     }
     hard: dict[str, tuple[float, ...]] = {
         "slow": (0.01, 0.05),
-        "fragment": (0.1, 0.5),
+        "fragment": (0.02, 0.1),
         "hint_loss": (0.1, 0.5),
         "hint_doubling": (0.1, 0.3),
         "hint_late": (0.05, 0.5),
@@ -176,11 +185,13 @@ def _draw_engine(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
     drawn: dict[str, Any] = {
         "lock_ms": dice.pick((1_000, 1_500, 2_500, 4_000), "lock_ms"),
         "limits": {
-            name: dice.pick(values, f"limit {name}")
+            name: dice.pick(hardship.emphasis.limits.get(name, values), f"limit {name}")
             for name, values in _LIMITS.items()
             if hardship.strikes(f"limit {name}")
         },
     }
+    if hardship.strikes("expiries"):
+        drawn["lock_expiries_max"] = dice.pick((2, 3, 10), "lock_expiries_max")
     if hardship.strikes("pauses"):
         drawn["pause_seconds"] = dice.pick((0.05, 0.3, 1.5), "pause_seconds")
     if hardship.strikes("tokens"):
@@ -222,11 +233,11 @@ def _draw_dead(dice: Dice, plan: Plan) -> tuple[str, ...]:
 # --- what happens in it ----------------------------------------------------------------------------------------------
 
 
-def _draw_faults(dice: Dice, plan: Plan) -> tuple[Fault, ...]:
+def _draw_faults(dice: Dice, plan: Plan, emphasis: Emphasis) -> tuple[Fault, ...]:
     faults = [
         draw_fault(dice, kind, number, plan)
         for kind in plan.options.kinds
-        for number in range(1, _how_many(dice, kind, plan.options.chaos_seconds) + 1)
+        for number in range(1, _how_many(dice, kind, plan.options.chaos_seconds * emphasis.faults.get(kind, 1)) + 1)
     ]
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.key)))
 
@@ -235,6 +246,10 @@ def _how_many(dice: Dice, kind: FaultKind, chaos_seconds: float) -> int:
     """One at least; now and then far more than on average."""
     plenty = dice.pick((0.3, 0.7, 1.0, 2.0), f"how many {kind}")
     return max(1, round(FAULTS[kind].often * plenty * chaos_seconds / 30))
+
+
+def _weights(emphasis: Emphasis) -> dict[str, int]:
+    return {name: weight * emphasis.workloads.get(name, 1) for name, weight in WEIGHTS.items()}
 
 
 def _draw_instances(dice: Dice, plan: Plan, count: int, workloads: Mapping[str, int]) -> tuple[InstanceSpec, ...]:

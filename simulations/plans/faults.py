@@ -220,7 +220,7 @@ FAULTS: dict[FaultKind, FaultDescription] = {
         once(deeds.redeploy),
     ),
     "crash_at": FaultDescription(
-        "{host} loses its power when it passes {other} for the {amount:g}. time, if within {seconds:g} s",
+        "{host} loses its power at pass {amount:g} of {other}, if within {seconds:g} s",
         4.0,
         site,
         from_to(deeds.arm, deeds.disarm),

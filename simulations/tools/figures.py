@@ -8,34 +8,7 @@ from simulations.tools.campaigns import Campaign, total
 
 __all__ = ["figures"]
 
-_RIGHT = "---:"
-
-
-def figures(campaigns: Sequence[Campaign], properties: Sequence[str], kinds: Sequence[str]) -> str:
-    """:param campaigns: in the order in which they ended; those of the last one's commit are told apart.
-    :param properties: that must happen now and then.
-    :param kinds: of faults.
-    """
-    last = campaigns[-1]
-    newest = total([one for one in campaigns if one.commit == last.commit])
-    everything = total(campaigns)
-    both = f"commit {last.commit or 'unknown'}, {last.began[:10]}, Python {last.python}", "all campaigns"
-    return "\n".join(
-        [
-            *_table(("", *both), ((name, f(newest), f(everything)) for name, f in _FIGURES.items())),
-            "",
-            *_table(("runs by size and mode", *both), _counts(newest.runs, everything.runs, sorted(everything.runs))),
-            "",
-            *_table(("faults that befell something", *both), _counts(newest.faults, everything.faults, kinds)),
-            "",
-            *_table(
-                ("happened now and then, in so many runs", *both),
-                _counts(newest.sometimes_runs, everything.sometimes_runs, properties),
-            ),
-            "",
-        ]
-    )
-
+_BOTH = ("newest", "all")
 
 _FIGURES: Mapping[str, Callable[[Campaign], str]] = {
     "runs": lambda campaign: f"{campaign.runs_count:,}",
@@ -47,13 +20,41 @@ _FIGURES: Mapping[str, Callable[[Campaign], str]] = {
 }
 
 
-def _counts(newest: Mapping[str, int], everything: Mapping[str, int], names: Sequence[str]) -> Iterator[Sequence[str]]:
+def figures(campaigns: Sequence[Campaign], properties: Sequence[str], kinds: Sequence[str]) -> str:
+    """:param campaigns: in the order in which they ended; those of the last one's commit are told apart.
+    :param properties: that must happen now and then.
+    :param kinds: of faults.
+    """
+    last = campaigns[-1]
+    newest = total([one for one in campaigns if one.commit == last.commit])
+    everything = total(campaigns)
+    return "\n".join(
+        [
+            f"*Newest*: campaigns on commit {last.commit or 'unknown'}, {last.began[:10]}, Python {last.python}. "
+            "*All*: these, and all that were before.",
+            "",
+            *_table(("", *_BOTH), ((name, figure(newest), figure(everything)) for name, figure in _FIGURES.items())),
+            "",
+            *_table(("runs by size and mode", *_BOTH), _counts(sorted(everything.runs), newest.runs, everything.runs)),
+            "",
+            *_table(("faults that befell something", *_BOTH), _counts(kinds, newest.faults, everything.faults)),
+            "",
+            *_table(
+                ("happened now and then", "newest: runs", "all: runs", "all: times"),
+                _counts(properties, newest.sometimes_runs, everything.sometimes_runs, everything.sometimes),
+            ),
+            "",
+        ]
+    )
+
+
+def _counts(names: Iterable[str], *counts: Mapping[str, int]) -> Iterator[Sequence[str]]:
     for name in names:
-        yield name, f"{newest.get(name, 0):,}", f"{everything.get(name, 0):,}"
+        yield name, *(f"{count.get(name, 0):,}" for count in counts)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
-    yield f"|---|{_RIGHT}|{_RIGHT}|"
+    yield f"|---|{'---:|' * (len(head) - 1)}"
     for cells in rows:
         yield f"| {' | '.join(cells)} |"

@@ -109,7 +109,7 @@ def mutants(
             say(_line(findings[-1]))
     _tell(findings, json_file)
     if markdown_file is not None:
-        conditions = f"{seeds} seeds each, `--mix {mix}`, commit {commit_now()}."
+        conditions = f"`--seeds {seeds} --mix {mix}`, commit {commit_now()}."
         write_part(markdown_file, _PART, f"{conditions}\n\n{markdown(findings)}")
     return ENDED_BADLY if any(not finding.found for finding in findings) else 0
 

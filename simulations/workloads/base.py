@@ -105,8 +105,8 @@ class StartInstance:
 class Publish:
     """A message. The client repeats it with the same id until it was answered.
 
-    It lives long enough for every clock that jumps: what a message promises ends with its time to live, and that is
-    measured by the clocks of the machines.
+    It lives for as long as messages do unless somebody says otherwise. Clocks of nodes that are an hour off take
+    nothing of that away; those of databases jump by less.
     """
 
     after: float
@@ -115,7 +115,8 @@ class Publish:
     key: str
     message_id: str
     variables: JsonObject = attrs.field(factory=dict)
-    ttl_ms: int = 7 * 24 * 3_600_000
+    ttl_ms: int | None = None
+    """None: the client says nothing of it."""
 
 
 @attrs.frozen(kw_only=True)

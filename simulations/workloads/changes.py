@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulations.kernel.draws import between
+from simulations.kernel.draws import between, chance
 from simulations.plans.plan import InstanceSpec
 from simulations.workloads.base import Cancel, Redeploy, StartInstance, Workload, option
 from simulations.workloads.behaviours import ordinary
@@ -20,6 +20,8 @@ _BACKOFF = "PT0.3S"
 # --- cancelled -----------------------------------------------------------------------------------------------------
 
 _CANCELS = (False, True)
+_EARLY = (0.0, 4.0)
+_LATE = (5.0, 10.0)
 _ENDED = 409
 
 
@@ -35,7 +37,8 @@ def _cancelled_model() -> Model:
 def _cancels(spec: InstanceSpec) -> tuple[Cancel, ...]:
     if not option(spec, "cancels", _CANCELS):
         return ()
-    return (Cancel(after=between(spec.seed, 0.0, 4.0, "cancels after"), reason=f"{spec.key} is not wanted"),)
+    limits = _LATE if chance(spec.seed, 0.3, "cancels late") else _EARLY
+    return (Cancel(after=between(spec.seed, *limits, "cancels after"), reason=f"{spec.key} is not wanted"),)
 
 
 def _judge_cancelled(spec: InstanceSpec, reading: Reading) -> Iterator[str]:

@@ -15,6 +15,7 @@ from simulations.workloads.reading import Reading
 __all__ = ["MESSAGES", "MESSAGE_RACE", "MESSAGE_START", "USER_TASK"]
 
 _BACKOFF = "PT0.3S"
+_HOUR_MS = 3_600_000
 
 
 def _catch(name: str) -> str:
@@ -95,8 +96,15 @@ def _messages_events(spec: InstanceSpec) -> tuple[Publish, ...]:
     after = between(spec.seed, 0.0, 1.5, "first after")
     pause = between(spec.seed, 0.0, 0.5, "pause")
     return tuple(
-        Publish(after=at, name="news", key=spec.key, message_id=f"{name} {spec.key}", variables={f"by_{name}": name})
-        for name, at in (("first", after), ("second", after + pause))
+        Publish(
+            after=at,
+            name="news",
+            key=spec.key,
+            message_id=f"{name} {spec.key}",
+            variables={f"by_{name}": name},
+            ttl_ms=ttl_ms,
+        )
+        for name, at, ttl_ms in (("first", after, None), ("second", after + pause, _HOUR_MS))
     )
 
 

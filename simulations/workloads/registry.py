@@ -7,7 +7,7 @@ from simulations.workloads.boundaries import BOUNDARY_TIMER, REMINDERS, WITHDRAW
 from simulations.workloads.changes import CANCELLED, REDEPLOYED
 from simulations.workloads.failures import ERRORS, POISON, RETRIES, SINGLE_TRY, SINGLE_TRY_CAUGHT
 from simulations.workloads.messages import MESSAGE_RACE, MESSAGE_START, MESSAGES, USER_TASK
-from simulations.workloads.parallels import PARALLEL
+from simulations.workloads.parallels import PARALLEL, WIDE
 from simulations.workloads.sagas import SAGA, SAGA_PARALLEL, SAGA_THROWN
 from simulations.workloads.sequences import SEQUENCE, SLOW, STORM
 
@@ -19,6 +19,7 @@ WORKLOADS: dict[str, Workload] = {
         SEQUENCE,
         SAGA,
         PARALLEL,
+        WIDE,
         BOUNDARY_TIMER,
         RETRIES,
         MESSAGE_RACE,

@@ -71,11 +71,12 @@ class Batches:
         await self._observe(now_ms, asked_at, self._clock.monotonic(), jumps)
 
     async def _observe(self, now_ms: InstantMs, asked_at: float, answered_at: float, jumps: int) -> None:
-        noticed = self._watch.jumps_forward
         self._watch.observe(now_ms, asked_at, answered_at)
         self._jumps_seen = max(self._jumps_seen, jumps)
-        if self._watch.jumps_forward > noticed:
-            self._watch.limit_pause(await self._submitter.read(partial(_last_lock_end, now_ms)))
+        before_ms = self._watch.wants_limit
+        if before_ms is not None:
+            last_end_ms = await self._submitter.read(partial(_last_lock_end, before_ms))
+            self._watch.limit_pause(before_ms, last_end_ms)
 
     def _batch(self, batch_id: str, operations: Sequence[Operation]) -> Batch:
         jump = self._watch.jump(self._clock.monotonic())

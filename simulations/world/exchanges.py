@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import attrs
-import trio
 
+from simulations.kernel.clock import Alarm
 from stellwerk.ports import Operation
 from stellwerk.stores.postgres.clock_watch import ClockJump
 from stellwerk.values import frozen
@@ -111,7 +111,10 @@ class Exchange(Generic[T]):
 
     request: Request[T]
     number: int
-    has_come: trio.Event = attrs.field(factory=trio.Event)
+    has_come: bool = False
+    """The answer, or an error."""
+    alarm: Alarm = attrs.field(factory=Alarm)
+    """Of who waits for it."""
     is_abandoned: bool = False
     """Nobody waits for the answer any more."""
     _answers: list[Any] = attrs.field(factory=list)
@@ -119,12 +122,16 @@ class Exchange(Generic[T]):
 
     def answer(self, value: T) -> None:
         self._answers.append(value)
-        self.has_come.set()
+        self._come()
 
     def fail(self, error: Exception) -> None:
-        if not self.has_come.is_set():
+        if not self.has_come:
             self.error = error
-            self.has_come.set()
+            self._come()
+
+    def _come(self) -> None:
+        self.has_come = True
+        self.alarm.wake()
 
     def take(self) -> T:
         if self.error is not None:

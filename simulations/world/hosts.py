@@ -10,6 +10,7 @@ from pathlib import PurePath
 import trio
 
 from simulations.kernel.draws import integer
+from simulations.kernel.limits import true_seconds
 from simulations.kernel.scheduling import PLACE
 from simulations.kernel.seal import EPOCH_MS
 from simulations.kernel.simulation import Simulation
@@ -53,10 +54,7 @@ class HostClock:
 
     async def sleep(self, seconds: float) -> None:
         """Of this clock, and up to a microsecond longer: who sleeps until an instant finds that it has come."""
-        true_seconds = max(0.0, seconds) / self.rate
-        if math.isfinite(true_seconds):
-            true_seconds = math.ceil(true_seconds * 1e6) / 1e6
-        await trio.sleep(true_seconds)
+        await trio.sleep(true_seconds(max(0.0, seconds), self.rate))
 
     def jump(self, milliseconds: int) -> None:
         """Set the wall clock forwards or backwards."""
@@ -122,6 +120,7 @@ class Hosts:
         if name in self._hosts:
             raise ValueError(f"there is a host {name} already")
         clock.uptime_seconds = integer(self._simulation.seed, _UPTIME_SECONDS_MAX, "uptime", name)
+        self._simulation.clock.rates[name] = clock.rate
         host = self._hosts[name] = Host(name, clock)
         return host
 

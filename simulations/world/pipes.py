@@ -14,9 +14,10 @@ from enum import Enum, auto
 import attrs
 import trio
 
+from simulations.kernel.clock import Alarm
 from simulations.kernel.draws import Draws
 
-__all__ = ["WINDOW_BYTES", "Attachment", "Chunk", "Fate", "Kind", "Link", "Pipe", "Waiter"]
+__all__ = ["WINDOW_BYTES", "Attachment", "Chunk", "Fate", "Kind", "Link", "Pipe"]
 
 WINDOW_BYTES = 64 * 1024
 """What one direction holds, on its way and unread; who sends more waits for the reader."""
@@ -119,33 +120,6 @@ class Link:
         return self._delays.between(0.0, min(silent_seconds, _BACKOFF_SECONDS_MAX))
 
 
-class Waiter:
-    """One task that sleeps until an instant, which others may move while it sleeps: it wakes up just once."""
-
-    def __init__(self) -> None:
-        self._scope: trio.CancelScope | None = None
-
-    async def sleep_until(self, instant: float) -> None:
-        with trio.CancelScope(deadline=instant) as self._scope:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._scope = None
-
-    def wake_at(self, instant: float) -> None:
-        if self._scope is None:
-            return
-        if instant <= trio.current_time():
-            self._scope.cancel()
-        else:
-            self._scope.deadline = instant
-
-    def wake(self) -> None:
-        # Not by a deadline in the past, which another might move away before it is looked at.
-        if self._scope is not None:
-            self._scope.cancel()
-
-
 class Chunk:
     __slots__ = ("data", "kind", "ready_at")
 
@@ -165,8 +139,8 @@ class Pipe:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.fate = Fate.READ
-        self.reader = Waiter()
-        self.writer = Waiter()
+        self.reader = Alarm()
+        self.writer = Alarm()
         self.is_orphan = False
         """The sending host lost its power: what a cut holds back is not sent again."""
         self._chunks: deque[Chunk] = deque()

@@ -55,10 +55,10 @@ class WiredLine:
     async def ask(self, request: Request[T]) -> T:
         exchange = self._database.begin(request)
         try:
-            with trio.move_on_after(_COMMAND_SECONDS_MAX):
-                await exchange.has_come.wait()
+            if not exchange.has_come:
+                await exchange.alarm.sleep_until(trio.current_time() + _COMMAND_SECONDS_MAX)
         finally:
-            exchange.is_abandoned = not exchange.has_come.is_set()
+            exchange.is_abandoned = not exchange.has_come
         if exchange.is_abandoned:
             raise Lost("does not answer in time")
         return exchange.take()

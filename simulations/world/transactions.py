@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -126,7 +126,8 @@ class OpenTransactions:
         try:
             self._scan(batch, opened)
             await self._database.statement(batch.batch_id, "scan")
-            await self._database.locks.take(opened.owner, _keys(batch.operations))
+            leases = [task.task_id for task in opened.found.leases or ()]
+            await self._database.locks.take(opened.owner, _keys(batch.operations, leases))
             await self._database.statement(batch.batch_id, "lock")
             opened.check()
         except BaseException:
@@ -249,11 +250,14 @@ def _instance_keys(operations: Sequence[Operation]) -> list[Hashable]:
     return [("instances", instance_id) for instance_id in sorted(ids)]
 
 
-def _keys(operations: Sequence[Operation]) -> list[Hashable]:
-    """Of the rows that they want, in the order in which everybody locks them."""
+def _keys(operations: Sequence[Operation], task_ids: Iterable[str] = ()) -> list[Hashable]:
+    """Of the rows that they want, in the order in which everybody locks them.
+
+    :param task_ids: those that a scan found.
+    """
     wanted = _wanted(operations)
     keys: list[Hashable] = [("instances", key) for key in sorted(wanted.instances)]
-    keys += [("tasks", key) for key in sorted(wanted.tasks)]
+    keys += [("tasks", key) for key in sorted(wanted.tasks.union(task_ids))]
     keys += [("messages", key) for key in sorted(wanted.messages)]
     keys += [("incidents", key) for key in sorted(wanted.incidents)]
     keys += [("inbox", key) for key in sorted(wanted.inbox)]

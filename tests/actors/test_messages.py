@@ -151,6 +151,43 @@ async def test_a_message_is_kept_for_its_time_to_live(autojump_clock: object, si
     assert await status(world, too_late) == "COMPLETED"
 
 
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_rule_19_a_message_is_kept_for_its_time_to_live_however_the_wall_clock_is_set(
+    autojump_clock: object, site: Any, catch: str, hours: int
+) -> None:
+    world = await site.start()
+    await world.deploy(catch)
+    await world.node.publish_message("paid", "before", {}, message_id="m-before")
+    world.clock.set_by_ms = hours * 3_600_000
+    await world.node.publish_message("paid", "behind", {}, message_id="m-behind")
+    await trio.sleep(65)  # messages whose time has ended have been dropped by now
+    world.clock.set_by_ms = 0
+    await trio.sleep(65)
+    waiting = await world.node.waiting_messages()
+    assert [(view.message_id, view.expires_at_ms - view.published_at_ms) for view in waiting] == [
+        ("m-before", 3_600_000),
+        ("m-behind", 3_600_000),
+    ]
+    world.clock.set_by_ms = hours * 3_600_000
+    for key in ("before", "behind"):
+        instance_id = await world.node.start_instance("p", {}, business_key=key)
+        assert await status(world, instance_id) == "COMPLETED"
+
+
+async def test_rule_19_a_message_ends_after_its_time_to_live_although_the_wall_clock_was_set_back(
+    autojump_clock: object, site: Any, catch: str
+) -> None:
+    world = await site.start()
+    await world.deploy(catch)
+    await world.node.publish_message("paid", "k", {}, message_id="m", ttl_ms=10_000)
+    world.clock.set_by_ms = -3_600_000
+    await trio.sleep(11)
+    assert await world.node.waiting_messages() == []
+    assert (await world.node.message("m")).status.value == "expired-or-unknown"
+    instance_id = await world.node.start_instance("p", {}, business_key="k")
+    assert await status(world, instance_id) == "RUNNING"
+
+
 async def test_a_time_to_live_of_zero_reaches_only_who_waits_already(
     autojump_clock: object, site: Any, catch: str
 ) -> None:

@@ -200,6 +200,20 @@ async def test_rule_22_a_timer_that_was_claimed_by_a_node_that_died_fires_on_ano
     assert len(await facts(b, instance_id, "TimerFired")) == 1
 
 
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_rule_19_a_node_whose_wall_clock_is_wrong_neither_shortens_nor_drops_a_message(
+    autojump_clock: object, pair: Any, catch: Any, hours: int
+) -> None:
+    a, b = await pair()
+    a.clock.set_by_ms = hours * 3_600_000
+    await a.deploy(catch(PAID))
+    await a.node.publish_message("paid", "from a", {})
+    await b.node.publish_message("paid", "from b", {})
+    await trio.sleep(65)  # each has dropped what it takes for ended
+    for key in ("from a", "from b"):
+        assert await completed(a, await b.node.start_instance("p", {}, business_key=key), A_SECOND)
+
+
 @pytest.mark.parametrize("hints", [True, False])
 async def test_rule_6_a_message_is_correlated_once_wherever_its_two_sides_are(
     autojump_clock: object, pair: Any, catch: Any, hints: bool

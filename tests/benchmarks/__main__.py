@@ -16,7 +16,7 @@ from tests.benchmarks.profiles import profile_core, profile_postgres, profile_pu
 from tests.benchmarks.push import PushOptions, measure_push
 from tests.benchmarks.runs import STORES, Crew
 from tests.benchmarks.scale import ScaleOptions
-from tests.benchmarks.tables import print_core, print_postgres, print_profile, print_push
+from tests.benchmarks.tables import print_core, print_postgres, print_profile, print_push, print_simulation
 
 from stellwerk.testing.databases import NoServer
 
@@ -139,6 +139,24 @@ def postgres(
     _show(results, print_postgres, as_json=as_json)
     if any(not each["is_peer"] for each in results["contestants"] if each["name"] in results["failed"]):
         raise SystemExit("our own did not go through: see above")
+
+
+@app.command
+def simulation(
+    *,
+    quick: _Quick = False,
+    seeds: Annotated[int | None, Parameter(help="Runs of each size. Default: 7.")] = None,
+    rounds: Annotated[int | None, Parameter(help="Default: 3.")] = None,
+    functions: _Functions = 25,
+    as_json: _Json = False,
+) -> None:
+    """Runs of the deterministic simulation: processor time of small and large ones, and where it goes."""
+    from tests.benchmarks.simulation import SimulationOptions, measure_simulation
+
+    options = SimulationOptions(
+        seeds=seeds or (2 if quick else 7), rounds=rounds or (1 if quick else 3), functions=functions
+    )
+    _show(measure_simulation(options, _report), print_simulation, as_json=as_json)
 
 
 @profile.command(name="push")

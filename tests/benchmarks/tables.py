@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_core", "print_postgres", "print_profile", "print_push"]
+__all__ = ["print_core", "print_postgres", "print_profile", "print_push", "print_simulation"]
 
 _THROUGHPUT = {
     "process": ("process", "{}"),
@@ -106,6 +106,21 @@ _SCALE = {
     "postgres_cpu_us": ("PostgreSQL", "{:,.0f}"),
     "engine_megabytes": ("engine's memory, MB", "{:,.0f}"),
 }
+_SIMULATION = {
+    "size": ("size", "{}"),
+    "runs": ("runs", "{}"),
+    "cpu_seconds": ("CPU s", "{:.2f}"),
+    "cpu_seconds_max": ("dearest", "{:.2f}"),
+    "simulated_seconds": ("simulated s", "{:.1f}"),
+    "simulated_per_cpu_second": ("simulated s per CPU s", "{:.0f}"),
+    "steps": ("steps", "{:,.0f}"),
+    "step_us": ("µs per step", "{:.0f}"),
+    "violations": ("violations", "{}"),
+}
+_SIMULATION_NOTES = """\
+One run of each seed with all kinds of faults; small: 2 nodes, 4 workers, 10 instances; large: 3 nodes, 10 workers, 60
+instances. Of several rounds the cheapest counts. CPU s, simulated s and steps (of tasks) are medians over the seeds.
+"""
 
 
 def print_push(console: Console, results: Mapping[str, Any]) -> None:
@@ -155,6 +170,15 @@ def _print_scale(console: Console, scale: Mapping[str, Any]) -> None:
         f"{recovery['first_task_seconds']:.2f} s; the engine then has {recovery['engine_megabytes']:,.0f} MB.",
         highlight=False,
     )
+
+
+def print_simulation(console: Console, results: Mapping[str, Any]) -> None:
+    _print_machine(console, results["machine"])
+    _print_rows(console, "Simulated runs", results["sizes"], _SIMULATION)
+    console.print(_SIMULATION_NOTES, highlight=False)
+    cost_us = next(row["step_us"] for row in results["sizes"] if row["size"] == "large")
+    _print_shares(console, "large runs, of each step: by area", results["areas"], cost_us)
+    _print_shares(console, "by function, own time", results["functions"], cost_us)
 
 
 def print_profile(console: Console, title: str, profile: Mapping[str, Any], count: int, functions: int = 25) -> None:

@@ -65,6 +65,17 @@ def test_profiles_name_where_time_goes() -> None:
     assert sum(share for _, _, share in core["own"]) == pytest.approx(1)
 
 
+def test_simulation_measures_runs_of_both_sizes_and_where_their_time_goes() -> None:
+    results = results_of("simulation", "--seeds", "1", "--rounds", "1")
+    small, large = results["sizes"]
+    assert (small["size"], large["size"]) == ("small", "large")
+    assert 0 < small["cpu_seconds"] < large["cpu_seconds"]
+    assert small["steps"] < large["steps"]
+    assert large["simulated_per_cpu_second"] > 1
+    assert {"trio", "engine", "worker", "simulation: world"} <= {area for area, _ in results["areas"]}
+    assert sum(share for _, share in results["areas"]) == pytest.approx(1)
+
+
 @pytest.fixture(scope="module")
 def postgres_is_installed() -> None:
     try:

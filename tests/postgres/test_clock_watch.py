@@ -93,6 +93,43 @@ def test_rule_19_a_jump_back_is_told_and_pauses_nothing(watched: Watched) -> Non
     assert "database clock set back" in watched.lines.getvalue()
 
 
+def test_rule_19_the_pause_ends_with_the_last_lease_from_before_the_jump(watched: Watched) -> None:
+    """A lease that was given after it, and before anybody noticed, is none of them: it ends when its row says so."""
+    watched.ahead_seconds = 600.0
+    noticed_at = 110.0
+    watched.look(noticed_at)
+    since_before_ms, since_after_ms = BASE_MS + 99_000, BASE_MS + 705_000
+    before_ms = watched.watch.wants_limit
+    assert before_ms is not None
+    assert since_before_ms < before_ms < since_after_ms
+    watched.watch.limit_pause(before_ms, BASE_MS + 130_000)
+    assert watched.watch.wants_limit is None
+    assert watched.watch.pause_seconds(noticed_at) == pytest.approx(20.0)
+
+
+def test_rule_19_the_pause_is_limited_later_where_the_database_failed_meanwhile(watched: Watched) -> None:
+    watched.ahead_seconds = 600.0
+    watched.look(110.0)
+    asked = watched.watch.wants_limit
+    assert asked is not None
+    watched.look(111.0)
+    assert watched.watch.wants_limit == asked
+    watched.watch.limit_pause(asked, None)
+    assert watched.watch.pause_seconds(111.0) == 0.0
+
+
+def test_rule_19_what_was_asked_before_another_jump_does_not_limit_its_pause(watched: Watched) -> None:
+    watched.ahead_seconds = 600.0
+    watched.look(110.0)
+    asked = watched.watch.wants_limit
+    assert asked is not None
+    watched.ahead_seconds = 900.0
+    watched.look(111.0)
+    watched.watch.limit_pause(asked, None)
+    assert watched.watch.wants_limit not in (None, asked)
+    assert watched.watch.pause_seconds(111.0) == pytest.approx(899.0)
+
+
 def test_rule_19_a_jump_that_is_taken_back_ends_the_pause(watched: Watched) -> None:
     watched.ahead_seconds = 3_000.0
     watched.look(101.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -249,6 +251,18 @@ async def test_the_document_lists_every_endpoint(engine: ServedEngine) -> None:
 
 def without_names(path: str) -> str:
     return re.sub(r"\{\w+(:path)?\}", "{}", path)
+
+
+async def test_client_that_breaks_off_in_its_body_leaves_no_line_in_the_log(
+    deployed: Any, engine: ServedEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", int(engine.url.rpartition(":")[2]))
+    await stream.send_all(b"POST /api/v1/messages HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\nonly this")
+    await deployed.get("/topics")  # what was sent before has come
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await stream.aclose()
+    await deployed.get("/topics")
+    assert "request_failed" not in "".join(capsys.readouterr())
 
 
 def test_errors_have_the_status_that_says_who_is_to_blame() -> None:

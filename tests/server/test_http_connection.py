@@ -241,6 +241,29 @@ async def test_peer_that_leaves_in_the_middle_is_no_error_of_ours(
     assert server.log_lines == []
 
 
+async def test_connection_that_breaks_in_the_body_is_told_as_a_disconnect(start_server: StartServer) -> None:
+    heard: list[object] = []
+    ended = trio.Event()
+
+    async def application(_scope: Any, receive: Any, _send: Any) -> None:
+        try:
+            while heard[-1:] != ["http.disconnect"]:
+                heard.append((await receive())["type"])
+        finally:
+            ended.set()
+
+    peer = await (server := await start_server(application)).connect()
+    await peer.send(b"POST /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\nonly this")
+    with trio.fail_after(5):
+        while not heard:
+            await trio.sleep(0.01)
+        peer.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await peer.stream.aclose()
+        await ended.wait()
+    assert heard == ["http.request", "http.disconnect"]
+    assert server.log_lines == []
+
+
 async def test_body_that_was_not_wanted_does_not_destroy_the_answer(start_server: StartServer) -> None:
     peer = await (await start_server(APPLICATION)).connect()
     await peer.send(b"POST /early HTTP/1.1\r\nHost: here\r\nContent-Length: 500000\r\n\r\n" + b"x" * 500_000)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from simulations.checks.commit_checks import CommitChecks
-from simulations.checks.rehearsal import Findings, Rehearsal, completing
+from simulations.checks.rehearsal import START_MS, Findings, Rehearsal, completing
 from simulations.world.rows import RowChange, Transaction
 from stellwerk.core import facts as f
 from stellwerk.core.commands import (
@@ -609,12 +609,22 @@ def test_M2_a_timer_fires_before_it_is_due() -> None:
 
 def test_M2_another_nodes_clock_may_be_ahead() -> None:
     findings = Findings()
-    checks = CommitChecks(findings, highest_wall_ms=lambda: 1_800_000_000_000)
+    checks = CommitChecks(findings, highest_wall_ms=lambda _node: 1_800_000_000_000)
     rehearsal = Rehearsal(checks)
     rehearsal.start("i1", rehearsal.deploy(TIMER))
     (timer_id,) = rehearsal.tables.timers
     rehearsal.step(FireTimer(timer_id), "i1")
     assert not findings.violations
+
+
+def test_M2_the_clock_of_a_node_is_no_excuse_for_another_one() -> None:
+    findings = Findings()
+    checks = CommitChecks(findings, highest_wall_ms=lambda node: START_MS + (3_600_000 if node == "node-2" else 0))
+    rehearsal = Rehearsal(checks)
+    rehearsal.start("i1", rehearsal.deploy(TIMER))
+    (timer_id,) = rehearsal.tables.timers
+    rehearsal.step(FireTimer(timer_id), "i1", node="node-1")
+    assert findings.invariants == {"M2"}
 
 
 def test_M2_a_timer_fires_that_is_not_armed() -> None:
@@ -687,3 +697,5 @@ def test_M1_a_message_is_dropped_before_its_time() -> None:
     assert not play.findings.violations
     early = DropMessages(play.rehearsal.now_ms - 1)
     assert play.doctored(lambda last: attrs.evolve(last, operations=(early,))) == {"M1"}
+    # By a node whose own clock is ahead of the store's.
+    assert play.doctored(lambda last: attrs.evolve(last, now_ms=last.now_ms - 1)) == {"M1"}

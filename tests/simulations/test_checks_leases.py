@@ -325,6 +325,19 @@ def test_L4_the_hello_of_another_process_releases_it() -> None:
     assert play.doctored(of_another) == {"L4"}
 
 
+def test_L4_an_earlier_session_gives_back_what_the_later_one_has() -> None:
+    play = Play()
+    task = play.leased()
+    old = task.lease.holder.session_id if task.lease is not None else ""
+    play.rehearsal.transact(ReleaseLeases((ReleaseLease(task.task_id, task.fence, old, False),)))
+
+    def of_an_earlier_one(last: Transaction) -> Transaction:
+        wish = ReleaseLease(task.task_id, task.fence, "an earlier session", False)
+        return attrs.evolve(last, operations=(ReleaseLeases((wish,)),))
+
+    assert play.doctored(of_an_earlier_one) == {"L4"}
+
+
 def test_L5_completed_with_a_stale_fence_by_another_or_too_late() -> None:
     play = Play()
     task = play.leased(duration_ms=1_000)

@@ -13,6 +13,7 @@ from simulations.checks.beliefs import Beliefs
 from simulations.checks.black_box import BlackBox, request_digest
 from simulations.checks.clients import ClientChecks
 from simulations.checks.commit_checks import CommitChecks
+from simulations.checks.drift import Drift
 from simulations.checks.final_checks import final_checks, unfinished
 from simulations.checks.linearisation import Verdict, linearisable
 from simulations.checks.rehearsal import START_MS, Findings, Rehearsal, holder
@@ -52,6 +53,8 @@ from stellwerk.wire.messages import (
     TaskOffer,
     Tasks,
 )
+from stellwerk.wire.session import CLOCK_DRIFT_MAX
+from stellwerk.worker.task import CancelSignal, Task
 
 HEAD = (
     '<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL" targetNamespace="t"'
@@ -61,6 +64,10 @@ ONE_TASK = f"""{HEAD}<process id="one" isExecutable="true">
 <startEvent id="s"/><sequenceFlow id="f1" sourceRef="s" targetRef="work"/>
 <serviceTask id="work" camunda:type="external" camunda:topic="work"/>
 <sequenceFlow id="f2" sourceRef="work" targetRef="e"/><endEvent id="e"/></process></definitions>"""
+SINGLE_TRY = ONE_TASK.replace(
+    'topic="work"/>',
+    'topic="work" xmlns:stellwerk="https://stellwerk.dev/schema/1.0/bpmn" stellwerk:singleTry="true"/>',
+)
 WAITS = f"""{HEAD}<process id="waits" isExecutable="true"><startEvent id="s"/><sequenceFlow id="f1" sourceRef="s"
  targetRef="wait"/><intermediateCatchEvent id="wait"><messageEventDefinition messageRef="hello"/>
 </intermediateCatchEvent><sequenceFlow id="f2" sourceRef="wait" targetRef="e"/><endEvent id="e"/></process>
@@ -151,14 +158,35 @@ def test_a_history_with_too_many_orders_is_left_undecided() -> None:
 # --- the black box -------------------------------------------------------------------------------------------------
 
 
+def offer_of(task: ExternalTask, topic: str) -> TaskOffer:
+    return TaskOffer(
+        task_id=task.task_id,
+        fence=task.fence,
+        topic=topic,
+        token_id=task.token_id,
+        process_instance_id=task.instance_id,
+        process_definition_id=task.definition_id,
+        business_key=None,
+        element_id=task.element_id,
+        attempt=task.attempt,
+        retries_left=task.retries_left,
+        priority=0,
+        created_at="",
+        lock_remaining_ms=1_000,
+        lock_expires_at="",
+        variables=msgspec.Raw(b"{}"),
+        headers=msgspec.Raw(b"{}"),
+    )
+
+
 class Play:
     """Workers that talk about one task, whose rows are written by the engine's rules."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = ONE_TASK) -> None:
         self.findings = Findings()
         self.checks = CommitChecks(self.findings)
         self.rehearsal = Rehearsal(self.checks)
-        self.rehearsal.start("i1", self.rehearsal.deploy(ONE_TASK))
+        self.rehearsal.start("i1", self.rehearsal.deploy(model))
         self.box = BlackBox(self.findings, self.now, self.checks.promises)
         self.ref = 0
         for place in ("w1#1", "w2#1"):
@@ -180,25 +208,7 @@ class Play:
         return leased
 
     def deliver(self, task: ExternalTask, place: str, topic: str = "work") -> None:
-        offer = TaskOffer(
-            task_id=task.task_id,
-            fence=task.fence,
-            topic=topic,
-            token_id=task.token_id,
-            process_instance_id=task.instance_id,
-            process_definition_id=task.definition_id,
-            business_key=None,
-            element_id=task.element_id,
-            attempt=task.attempt,
-            retries_left=task.retries_left,
-            priority=0,
-            created_at="",
-            lock_remaining_ms=1_000,
-            lock_expires_at="",
-            variables=msgspec.Raw(b"{}"),
-            headers=msgspec.Raw(b"{}"),
-        )
-        self.box.received(place, Tasks(1, (offer,)))
+        self.box.received(place, Tasks(1, (offer_of(task, topic),)))
 
     def complete(self, task: ExternalTask, place: str = "w1#1", result: bytes = b"{}") -> int:
         self.rehearsal.pass_ms(10)
@@ -310,6 +320,58 @@ def test_refusals_that_do_not_tell_count_as_no_answer() -> None:
     assert not play.findings.violations
 
 
+def test_I1_what_was_done_is_refused_when_it_is_repeated() -> None:
+    play = Play()
+    task = play.offer()
+    ref = play.complete(task)
+    play.rehearsal.complete(task)
+    play.answer(ref, code="lease_lost")
+    assert play.findings.invariants == {"I1"}
+
+
+def test_I1_a_failure_of_an_earlier_lease_is_forgotten() -> None:
+    play = Play()
+    first = play.offer()
+    failure = Fail(7, first.task_id, first.fence, "m", retry_after_ms=0)
+    play.box.sent("w1#1", failure)
+    told = FailTask(first.task_id, first.fence, request_digest(failure), "m", retry_after_ms=0)
+    play.rehearsal.transact(told)
+    play.offer("w2#1")
+    play.answer(7, code="lease_lost")
+    assert play.findings.invariants == {"I1"}
+
+
+def test_I3_a_lease_that_stands_is_refused() -> None:
+    play = Play()
+    play.checks.promises.lease_now_ms = lambda: play.rehearsal.now_ms
+    task = play.offer()
+    play.answer(play.complete(task), code="lease_lost")
+    assert play.findings.invariants == {"I3"}
+
+
+def test_I3_a_lease_that_ran_out_may_be_refused_before_anybody_has_swept_it() -> None:
+    play = Play()
+    play.checks.promises.lease_now_ms = lambda: play.rehearsal.now_ms
+    ref = play.complete(play.offer())
+    play.rehearsal.pass_ms(1_000)
+    play.answer(ref, code="lease_lost")
+    assert not play.findings.violations
+
+
+@pytest.mark.parametrize("began_before", [True, False])
+def test_L7_a_single_try_is_taken_back_although_its_handler_begins(began_before: bool) -> None:
+    play = Play(SINGLE_TRY)
+    task = play.offer()
+    if began_before:
+        play.checks.promises.began("w1#1", task.task_id, task.fence)
+        assert not play.findings.violations
+    play.rehearsal.transact(ReleaseLeases((ReleaseLease(task.task_id, task.fence, None, started=False),)))
+    if not began_before:
+        assert not play.findings.violations
+        play.checks.promises.began("w1#1", task.task_id, task.fence)
+    assert play.findings.invariants == {"L7"}
+
+
 def test_a_request_is_known_by_the_digest_that_the_engine_records() -> None:
     raw = msgspec.Raw
     assert request_digest(Complete(1, "t", 1, raw(b'{"b":1,"a":2}'))) == digest({"a": 2, "b": 1})
@@ -357,12 +419,17 @@ def test_D1_a_message_or_a_cancellation_that_was_acknowledged_is_not_there() -> 
 # --- beliefs -------------------------------------------------------------------------------------------------------
 
 
+def task_of(task: ExternalTask) -> Task:
+    """As its handler gets it."""
+    return Task(offer_of(task, "work"), "w1", CancelSignal(), lambda: 1.0, lambda _seconds: None)
+
+
 class Believers:
-    def __init__(self) -> None:
+    def __init__(self, drift: Drift | None = None) -> None:
         self.play = Play()
         self.findings = Findings()
         self.alive = {"w1#1", "w2#1"}
-        self.beliefs = Beliefs(self.findings, self.play.now, is_running=self.alive.__contains__)
+        self.beliefs = Beliefs(self.findings, self.play.now, drift=drift, is_running=self.alive.__contains__)
         for transaction in self.play.rehearsal.transactions:
             self.beliefs.committed(transaction)
         self.play.rehearsal.observers.append(self.beliefs)
@@ -392,10 +459,48 @@ def test_workers_that_trust_their_leases_no_longer_than_they_last_break_nothing(
 def test_K1_a_worker_believes_longer_than_the_store_gave_it() -> None:
     group = Believers()
     first = group.play.offer()
-    group.believe("w1#1", 1.02, first)
-    assert not group.findings.violations, "so much may be the drift of the clocks"
-    group.believe("w1#1", 1.5, first)
+    group.believe("w1#1", 1.0, first)
+    assert not group.findings.violations
+    group.believe("w1#1", 1.001, first)
     assert group.findings.invariants == {"K1"}
+
+
+def test_K1_allows_what_clocks_that_drift_beyond_the_bound_may_spoil_and_no_more() -> None:
+    """The node counts 1 s as 1.019 s of the worker's slow clock's, and that for the time since it heard of it, too."""
+    group = Believers(Drift({"w1": 0.98}, ["node-1"], "database"))
+    first = group.play.offer()
+    group.beliefs.sent("w1#1", Hello("w1", "b", 1, "test"))
+    group.believe("w1#1", 1.019, first)
+    assert not group.findings.violations
+    group.believe("w1#1", 1.021, first)
+    assert group.findings.invariants == {"K1"}
+
+
+def test_clocks_within_the_bound_excuse_nothing() -> None:
+    half = CLOCK_DRIFT_MAX / 2
+    drift = Drift({"w1": 1 - half, "node-1": 1 + half, "database": 1 - half}, ["node-1"], "database")
+    assert drift.excess("w1#3", 1_000.0, 1_000.0) < 1e-3
+
+
+def test_the_worst_clock_of_the_nodes_counts() -> None:
+    drift = Drift({"w1": 0.99, "node-2": 1.01, "database": 1.0}, ["node-1", "node-2"], "database")
+    assert drift.excess("w1#1", 10.0, 5.0) == pytest.approx(10 * (0.999 * 1.01 / 0.99 - 1))
+    assert Drift({"database": 1.02}, ["node-1"], "database").excess("w1#1", 0.0, 5.0) == pytest.approx(5 * 0.01898)
+    assert Drift({"database": 0.5}, ["node-1"], "database").true_length(2.0) == 4.0
+
+
+def test_K2_a_handler_begins_on_a_lease_that_is_over_or_was_never_believed_in() -> None:
+    group = Believers()
+    first, rehearsal = group.play.offer(), group.play.rehearsal
+    group.believe("w1#1", 0.9, first)
+    group.beliefs.handler_began("w1#1", task_of(first))
+    assert not group.findings.violations
+    group.beliefs.handler_began("w2#1", task_of(first))
+    assert group.findings.invariants == {"K2"}
+    group.findings.violations.clear()
+    rehearsal.pass_ms(901)
+    group.beliefs.handler_began("w1#1", task_of(first))
+    assert group.findings.invariants == {"K2"}
 
 
 def test_K1_a_worker_goes_on_with_a_lease_that_was_revoked() -> None:
@@ -413,6 +518,19 @@ def test_K1_a_worker_goes_on_with_a_lease_that_was_revoked() -> None:
     rehearsal.pass_ms(1)
     group.beliefs.sent("w1#1", Goodbye())
     assert not group.findings.violations
+
+
+def test_K1_a_worker_goes_on_beyond_its_own_deadline() -> None:
+    group = Believers()
+    first, rehearsal = group.play.offer(), group.play.rehearsal
+    group.believe("w1#1", 0.9, first)
+    report = Holding((LeaseRef(first.task_id, first.fence),))
+    rehearsal.pass_ms(1_200)
+    group.beliefs.sent("w1#1", report)
+    assert not group.findings.violations, "it may just have stood still"
+    rehearsal.pass_ms(1)
+    group.beliefs.sent("w1#1", report)
+    assert group.findings.invariants == {"K1"}
 
 
 def test_H1_a_worker_leaves_a_lease_out_of_its_report() -> None:

@@ -30,6 +30,22 @@ def test_a_clock_that_is_off_and_runs_too_fast() -> None:
     world.run(body)
 
 
+def test_a_clock_knows_the_latest_instant_that_it_has_shown() -> None:
+    world = SmallWorld()
+
+    async def body(world: SmallWorld) -> None:
+        clock = HostClock(world.simulation, offset_ms=500)
+        assert clock.highest_wall_ms() == EPOCH_MS + 500
+        await trio.sleep(10)
+        clock.jump(-5_000)
+        await trio.sleep(1)
+        assert (clock.wall_ms(), clock.highest_wall_ms()) == (EPOCH_MS + 6_500, EPOCH_MS + 10_500)
+        await trio.sleep(10)
+        assert clock.highest_wall_ms() == clock.wall_ms() == EPOCH_MS + 16_500
+
+    world.run(body)
+
+
 def test_a_jump_moves_the_wall_clock_and_nothing_else() -> None:
     world = SmallWorld()
 

@@ -193,6 +193,30 @@ def test_after_a_power_cut_no_finally_runs() -> None:
     assert [row.kind for row in simulation.trace.rows if row.place == "a"] == ["tick"]
 
 
+def test_after_a_power_cut_nobody_makes_a_step_whose_turn_comes_at_that_very_instant() -> None:
+    """All wake at once: whoever comes first cuts the power of the others."""
+
+    async def main(simulation: Simulation) -> None:
+        async def cut_the_others(place: str) -> None:
+            await trio.sleep(1)
+            if simulation.is_over:
+                return
+            simulation.trace(place, "tick")
+            for other in "abcde".replace(place, ""):
+                simulation.scheduler.kill(other)
+
+        async with trio.open_nursery() as nursery:
+            for place in "abcde":
+                token = PLACE.set(place)
+                nursery.start_soon(cut_the_others, place)
+                PLACE.reset(token)
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+            simulation.abort()
+
+    assert [row.us for row in run(main).trace.rows if row.kind == "tick"] == [1_000_000]
+
+
 # --- the seal ------------------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,15 @@ from types import FunctionType
 
 import pytest
 
+from simulations.checks.invariants import INVARIANTS
 from simulations.mutants.mutant import Mutant
 from simulations.mutants.patching import Attribute, Entry, Patch, PatchFailed, Rewrite, applied
 from simulations.mutants.registry import FAMILIES, MUTANTS
 
 ALL = sorted(MUTANTS)
 THE_TABLE = range(1, 27)
+WORKLOAD_IS_WRONG = "W"
+"""What comes of an instance is not what its workload promises."""
 
 
 def _state_of(mutant: Mutant) -> list[object]:
@@ -80,6 +83,7 @@ def test_a_mutant_says_what_it_does_and_what_should_find_it(name: str) -> None:
     assert mutant.name == name
     assert mutant.what.endswith(".")
     assert mutant.invariants
+    assert set(mutant.invariants) <= {*INVARIANTS, WORKLOAD_IS_WRONG}
 
 
 # --- patching ------------------------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ from stellwerk.ports import (
     NewInstance,
     NodeReport,
     RefusedChangeset,
+    Resumed,
+    ResumeSession,
     StoredInstance,
 )
 from stellwerk.testing.store_contract import StoreWorld
@@ -420,6 +422,24 @@ def test_rule_19_leases_from_before_a_jump_of_the_clock_last_as_long_as_ever(iso
     simulate(scenario, isolation=isolation)
 
 
+@ISOLATIONS
+def test_rule_19_a_lease_from_before_the_jump_was_noticed_does_not_make_the_pause_longer(isolation: str) -> None:
+    """The sweep pauses for leases of the time before the jump, and not for those that were given after it."""
+
+    async def scenario(world: World) -> None:
+        node, other = await world.node("node-1"), await world.node("node-2")
+        first = await node.leased_task()
+        await other.store.next_lock_expiry()
+        world.database.jump_clock(600_000)
+        second = await node.leased_task()
+        assert (await other.expire()).returned == ()
+        await trio.sleep(31)
+        returned = {task.task_id for task in (await other.expire()).returned}
+        assert returned == {first.task_id, second.task_id}
+
+    simulate(scenario, isolation=isolation)
+
+
 def test_the_clock_of_the_database_is_never_set_back() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(ValueError, match="never falls"):
@@ -526,6 +546,51 @@ def test_in_the_weaker_mode_a_batch_may_fail_in_the_middle() -> None:
     for seed in range(8):
         simulate(scenario, seed=seed, isolation="read_committed")
     assert parts
+
+
+@pytest.mark.parametrize("after_seconds", [0.005, 0.015, 0.025, 0.035, 0.045])
+def test_in_the_weaker_mode_who_gives_up_a_transaction_leaves_no_lock(after_seconds: float) -> None:
+    """Also while one of its statements is under way: then that one finds out."""
+
+    async def scenario(world: World) -> None:
+        node = await world.node()
+        await node.leased_task()
+        await trio.sleep(31)
+        with trio.move_on_after(after_seconds):
+            await node.expire()
+        await trio.sleep(0.2)
+        assert not world.database.locks
+
+    simulate(scenario, isolation="read_committed", statement_seconds=(0.01, 0.01))
+
+
+def test_in_the_weaker_mode_a_session_that_resumes_locks_the_leases_that_it_finds() -> None:
+    """What it gives back, a sweep at the same time does not take for expired as well."""
+
+    async def scenario(world: World) -> None:
+        node, other = await world.node("node-1"), await world.node("node-2")
+        task = await node.leased_task()
+        lease = task.lease
+        await trio.sleep((lease.until_ms - world.database.rows.now_ms()) / 1000 - 0.085)
+        again = attrs.evolve(lease.holder, session_no=lease.holder.session_no + 1, session_id="next")
+        resumed: list[object] = []
+
+        async def resume() -> None:
+            resumed.extend(await node.store.transact([ResumeSession(again, ())]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(resume)
+            await trio.sleep(0.085)
+            expired = await other.expire()
+        assert isinstance(resumed[0], Resumed)
+        assert resumed[0].released
+        assert expired.returned == ()
+        skipped.append(world.sometimes("a scan skipped a locked row"))
+
+    skipped: list[int] = []
+    for seed in range(5):
+        simulate(scenario, seed=seed, isolation="read_committed", statement_seconds=(0.03, 0.03))
+    assert any(skipped)
 
 
 def test_in_the_weaker_mode_scans_skip_what_another_transaction_has_locked() -> None:

@@ -355,12 +355,96 @@ async def test_a_late_frame_shortens_the_trust(
     Gate(observed.worker)
     await nursery.start(observed.worker.serve)
     peer = await engine.accept_welcomed()
-    sent_ms = trio.current_time() * 1000 + 123_456
+    made_ms = trio.current_time() * 1000
     await trio.sleep(12)
-    await peer.send({"type": "tasks", "delivery": 1, "tasks": [offer()], "server_time_ms": sent_ms})
+    await peer.send({"type": "tasks", "delivery": 1, "tasks": [offer()], "worker_time_ms": made_ms})
     started = trio.current_time()
     await observed.wait_for_error("extendLock")
-    assert trio.current_time() - started == pytest.approx(18)
+    assert trio.current_time() - started == pytest.approx(18 - 0.03)
+
+
+async def test_an_engine_that_does_not_tell_when_a_frame_was_made_is_trusted_from_the_hello_on(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    Gate(observed.worker)
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    await trio.sleep(12)
+    await peer.send({"type": "tasks", "delivery": 1, "tasks": [offer()], "server_time_ms": 1e9})
+    started = trio.current_time()
+    await observed.wait_for_error("extendLock")
+    assert trio.current_time() - started == pytest.approx(18 - 0.03)
+
+
+async def test_hello_and_reports_tell_the_workers_time_by_its_clock(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+) -> None:
+    Gate(observed.worker)
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept()
+    hello = await peer.welcome()
+    assert hello["worker_time_ms"] == pytest.approx(trio.current_time() * 1000)
+    report = await peer.receive("holding")
+    assert report["worker_time_ms"] == pytest.approx(trio.current_time() * 1000)
+    assert report["worker_time_ms"] > hello["worker_time_ms"]
+
+
+async def test_K2_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
+    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+) -> None:
+    gate = Gate(observed.worker)
+    gate.open()
+    await nursery.start(observed.worker.serve)
+    peer = await engine.accept_welcomed()
+    made_ms = trio.current_time() * 1000
+    await trio.sleep(31)
+    late = {"type": "tasks", "delivery": 1, "tasks": [offer("late")], "worker_time_ms": made_ms}
+    await peer.send(late)
+    await peer.offer(offer("fresh"), delivery=2)
+    await peer.receive("complete", task_id="fresh")
+    assert gate.started == ["fresh"]
+
+
+class StandingClock:
+    """A worker's, which goes on while its process stands still."""
+
+    def __init__(self) -> None:
+        self.stood_s = 0.0
+
+    def monotonic(self) -> float:
+        return trio.current_time() + self.stood_s
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+async def test_K2_no_handler_begins_when_its_process_stood_still_until_the_lease_was_over(
+    autojump_clock: MockClock, engine: Engine, nursery: trio.Nursery, offer: Offer
+) -> None:
+    """It stands still after it has read the frame, and before it calls the handler in the scheduler's next step."""
+    clock = StandingClock()
+    worker = Worker("http://engine:10560", worker_id="w1", dial=engine.dial, clock=clock)
+    gate = Gate(worker)
+    stands_still_soon = False
+
+    def stand_still(operation: str, task_id: str | None) -> None:
+        if operation == "fetchAndLock" and stands_still_soon:
+            clock.stood_s += 31
+
+    worker.on_heartbeat(stand_still)
+    await nursery.start(worker.serve)
+    peer = await engine.accept_welcomed()
+    # Another lease ends earlier: so nothing looks at ends when this one comes, before its handler's turn.
+    await peer.offer(offer("first", lock_remaining_ms=25_000))
+    await trio.sleep(0.01)
+    stands_still_soon = True
+    await peer.offer(offer("late"), delivery=2)
+    await trio.sleep(0.01)
+    stands_still_soon = False
+    now = {"worker_time_ms": clock.monotonic() * 1000}
+    await peer.send({"type": "tasks", "delivery": 3, "tasks": [offer("fresh")], **now})
+    await trio.sleep(0.01)
+    assert gate.started == ["first", "fresh"]
 
 
 async def test_fault_52_renewals_keep_a_long_task_alive(

@@ -7,6 +7,8 @@ store the clockwork of every node does so: timers are claimed, and of all else t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -110,9 +112,9 @@ class Clockwork:
             self._tell_holder(task)
             self._services.returned(task)
         for task in expired.failing:
-            if task.task_id not in self._under_way:
-                self._tell_holder(task)
-            await self._send(task.task_id, task.instance_id, _expiry_command(task))
+            # Its holder is told once that is sure: a renewal that was asked for in time may be committed before.
+            command = _expiry_command(task)
+            await self._send(task.task_id, task.instance_id, command, partial(self._tell_holder, task))
         if not expired.returned:
             # Only tasks that their instances have to end: give them time to do so.
             await self._clock.sleep(0.05)
@@ -198,8 +200,13 @@ class Clockwork:
 
     # --- commands --------------------------------------------------------------------------------------------------
 
-    async def _send(self, subject: str, instance_id: str, command: Command) -> None:
-        """Send a command once; what is still under way is not sent again."""
+    async def _send(
+        self, subject: str, instance_id: str, command: Command, done: Callable[[], None] = lambda: None
+    ) -> None:
+        """Send a command once; what is still under way is not sent again.
+
+        :param done: called when it was carried out.
+        """
         if subject in self._under_way:
             return
 
@@ -215,6 +222,7 @@ class Clockwork:
             except StellwerkError as error:
                 self._log("will be tried again", subject, instance_id, command, error, is_warning=True)
             else:
+                done()
                 # The next message for the same subscription may wait already.
                 if isinstance(command, CorrelateMessage):
                     self._tried_again.discard(subject)

@@ -115,8 +115,8 @@ class HeldLease:
 def deadline_of(task: ExternalTask, began: float) -> float:
     """Until when the lease can be trusted: what was left of it in the store's transaction, counted from before that.
 
-    ``updated_at_ms`` is the instant of that transaction, rounded down, on the clock of ``until_ms``, which may be faster
-    than ours.
+    ``updated_at_ms`` is the instant of that transaction, rounded down, on the clock of ``until_ms``, which may run
+    faster than ours.
     """
     assert task.lease is not None
     return began + surely_left(max(0, task.lease.until_ms - task.updated_at_ms - 1)) / 1000

@@ -218,8 +218,8 @@ class NodeOperations:
         return message.message_id
 
     async def _publishing_instant(self) -> InstantMs:
-        """Messages with one key are correlated in its order (consistency.md 6), and their time to live begins with it: by
-        a clock that all nodes share, and that is never set back."""
+        """Messages with one key are correlated in its order (consistency.md 6), and their time to live begins with it:
+        by a clock that all nodes share, and that is never set back."""
         now_ms = await self.ports.store.lease_now()
         if self.ports.store.is_shared:
             return now_ms

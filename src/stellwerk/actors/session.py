@@ -344,6 +344,7 @@ class WorkerSession:
         check_subscription(message, self._limits)
         payload_filter = self._payload_filter(message)
         subscription = self.subscription(message.topic)
+        has_more_room = message.max_tasks > subscription.max_tasks
         if subscription.max_tasks != message.max_tasks:
             self._services.connections_changed()
         subscription.max_tasks = message.max_tasks
@@ -353,7 +354,8 @@ class WorkerSession:
         if payload_filter is not subscription.filter:
             subscription.filter = payload_filter
             self._services.dispatcher(message.topic).filters_changed()
-        self._services.wake_dispatchers([message.topic])
+        if has_more_room:
+            self._services.wake_dispatchers([message.topic])
 
     def _unsubscribe(self, topic: str) -> None:
         check_topic(topic, self._limits)

@@ -11,6 +11,7 @@ from stellwerk.core.commands import (
     CorrelateMessage,
     EndDraining,
     EndTaskInFailure,
+    FailureKind,
     FireTimer,
     ResolveIncident,
     StartInstance,
@@ -133,6 +134,7 @@ def _ending(command: Command, final: TaskFinal) -> TaskEnding:
                 details=dumps(command.details) if command.details is not None else None,
                 worker_id=command.worker_id,
                 worker_gives_up=command.worker_gives_up,
+                only_past_due=command.kind in (FailureKind.LOCK_EXPIRED, FailureKind.LOCK_EXPIRIES_EXHAUSTED),
             )
         case EndDraining():
             return TaskEnding(final.task_id, None, final.final_state, None, None)

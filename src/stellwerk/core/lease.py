@@ -149,6 +149,8 @@ class End:
     worker_id: str | None = None
     worker_gives_up: bool = False
     """The worker itself said that no retries are left."""
+    only_past_due: bool = False
+    """Because its lock ran out: not while the lease is live."""
 
 
 @frozen(kw_only=True)
@@ -370,7 +372,8 @@ def _may_end(task: ExternalTask, command: End, now_ms: InstantMs) -> bool:
     if command.final_state not in TRANSITIONS[task.state][command_kind(command)]:
         return False
     if command.outcome is None:
-        return command.final_state is not _EXPIRED or not _is_live(task, now_ms)
+        needs_expiry = command.only_past_due or command.final_state is _EXPIRED
+        return not (needs_expiry and _is_live(task, now_ms))
     if _is_foreign(task, command.worker_id):
         return False
     if command.outcome is OutcomeKind.FAIL:

@@ -153,6 +153,7 @@ def _command_of(ending: TaskEnding) -> End:
         details=ending.details,
         worker_id=ending.worker_id,
         worker_gives_up=ending.worker_gives_up,
+        only_past_due=ending.only_past_due,
     )
 
 

@@ -87,4 +87,6 @@ def lease_deadline_ms(made_ms: float, lock_remaining_ms: float) -> float:
 
     :param made_ms: what its clock showed already when the engine counted ``lock_remaining_ms``.
     """
+    if lock_remaining_ms <= 0:
+        return 0.0  # it was over when its frame was made, whatever the clocks say
     return made_ms + surely_left(lock_remaining_ms)

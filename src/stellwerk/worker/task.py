@@ -136,7 +136,7 @@ class Task:
 
     @property
     def single_try(self) -> bool:
-        """An expired lock ends the task instead of offering it again."""
+        """An expired lock ends the task: only what surely was not begun, or failed, is offered again."""
         return self._offer.single_try
 
     @functools.cached_property

@@ -70,6 +70,7 @@ class ClockWatch:
         self._paused_until = float("-inf")
         self._jump = ClockJump(0, 0)
         self._jumped_to_ms: InstantMs = 0
+        self._is_limited = True
         self.jumps_forward = 0
         self.jumps_backward = 0
 
@@ -95,8 +96,20 @@ class ClockWatch:
         """The one that leases suffer from; None: no pause is on."""
         return self._jump if self.pause_seconds(monotonic) else None
 
-    def limit_pause(self, last_end_ms: InstantMs | None) -> None:
-        """No lease that was given before the jump ends later than this, on the clock as it was then."""
+    @property
+    def wants_limit(self) -> InstantMs | None:
+        """`limit_pause` is to be told of the leases that began earlier than this; None: it was told already.
+
+        Not of those that were given between the jump and its discovery: by the clock as it was they would seem to end
+        as much later as the clock jumped, and the pause would last for all of it.
+        """
+        return None if self._is_limited else self._jump.before_ms
+
+    def limit_pause(self, before_ms: InstantMs, last_end_ms: InstantMs | None) -> None:
+        """No lease that began earlier than `before_ms` ends later than this, on the clock as it was then."""
+        if before_ms != self._jump.before_ms:
+            return  # meanwhile the clock jumped again
+        self._is_limited = True
         left_ms = 0 if last_end_ms is None else last_end_ms + self._jump.by_ms - self._jumped_to_ms
         self._paused_until = min(self._paused_until, self._jumped_at + max(0, left_ms) / 1000)
 
@@ -128,7 +141,7 @@ class ClockWatch:
         pause = min(PAUSE_SECONDS_MAX, self.pause_seconds(at) + seconds)
         by_ms = seconds * 1000 + (self._jump.by_ms if self.pause_seconds(at) else 0)
         self._jump, self._jumped_to_ms = ClockJump(int(now_ms - seconds * 500), int(by_ms)), int(now_ms)
-        self._jumped_at, self._paused_until = at, at + pause
+        self._jumped_at, self._paused_until, self._is_limited = at, at + pause, False
         self.jumps_forward += 1
         self._log.error("database clock set forward", seconds=round(seconds, 3), sweep_paused_seconds=round(pause, 3))
 

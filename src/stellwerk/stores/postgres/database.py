@@ -136,10 +136,12 @@ class PostgresDatabase:
         return now_ms
 
     async def _observe(self, now_ms: InstantMs, asked_at: float, answered_at: float) -> None:
-        jumps = self.clock_watch.jumps_forward
         self.clock_watch.observe(now_ms, asked_at, answered_at)
-        if self.clock_watch.jumps_forward > jumps:
-            self.clock_watch.limit_pause(await self.read(partial(last_lock_end, before_ms=now_ms)))
+        # Whatever noticed the jump: if the database failed right then, it is asked the next time.
+        before_ms = self.clock_watch.wants_limit
+        if before_ms is not None:
+            last_end_ms = await self.read(partial(last_lock_end, before_ms=before_ms))
+            self.clock_watch.limit_pause(before_ms, last_end_ms)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 

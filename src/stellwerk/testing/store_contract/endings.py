@@ -245,6 +245,19 @@ class EndingContract(ContractBase):
             for task in (failing, expiring):
                 assert await world.state(task.task_id) == "CANCELLED"
 
+    async def test_rule_8_a_lease_that_lives_after_all_is_not_ended_for_its_expiry(self) -> None:
+        async with self.open_world() as world:
+            for final_state in ("FAILED", "CANCELLED"):
+                is_draining = final_state == "CANCELLED"
+                task = await (_draining_task(world, leased=True) if is_draining else world.leased_task())
+                end = world.ending(task, final_state, None)
+                past_due = attrs.evolve(end, endings=(attrs.evolve(end.endings[0], only_past_due=True),))
+                assert await _answer(world, past_due) is LeaseAnswerKind.LEASE_LOST
+                assert await world.state(task.task_id) == "LOCKED"
+                world.clock.advance(30_000)
+                await world.commit(past_due)
+                assert await world.state(task.task_id) == final_state
+
     async def test_rule_15_a_released_draining_task_waits_for_its_end(self) -> None:
         async with self.open_world() as world:
             task = await _draining_task(world, leased=True)

@@ -41,7 +41,7 @@ class SessionContract(ContractBase):
             assert [(task.task_id, task.state.value) for task in resumed.released] == [(never.task_id, "READY")]
             assert (resumed.kept, resumed.lost) == ((), ())
             assert await world.task(begun.task_id) == begun
-            assert await world.store.attempts(begun.task_id) == ()
+            assert not await world.store.attempts(begun.task_id)
             world.clock.advance(30_000)
             assert [task.task_id for task in (await world.expire()).failing] == [begun.task_id]
 
