@@ -106,7 +106,8 @@ class QuietPhase:
         self._progress.last = self._simulation.now()
         while not self._is_everything_done():
             quiet_for = self._simulation.now() - self._progress.last
-            self._simulation.properties.always("V1", quiet_for < NO_PROGRESS_SECONDS, self._describe_standstill)
+            invariant = "V2" if self._cluster.plan.options.stays_dead else "V1"
+            self._simulation.properties.always(invariant, quiet_for < NO_PROGRESS_SECONDS, self._describe_standstill)
             self._look_for_waiting()
             await trio.sleep(_LOOK_SECONDS)
         await trio.sleep(_LAST_WORDS_SECONDS)

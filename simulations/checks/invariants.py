@@ -65,9 +65,9 @@ INVARIANTS: Mapping[str, str] = {
     "P0": "No unexpected exception.",
     "P1": "No livelock.",
     "P2": "No deadlock.",
-    "P3": "Bounded memory: queues, tasks and connections at the end are as at the beginning.",
+    "P3": "Nothing is left over: when every instance has ended, no node holds or doubts a lease any more.",
     "P4": "Nothing outside of the simulation is reached for.",
     "V1": "Once faults are over, every instance ends or waits for an operator: no progress for a minute is a failure.",
-    "V2": "The same while one node and one worker are dead for ever.",
+    "V2": "The same while a node or workers are dead for ever.",
     "V3": "No READY task waits long while a worker that could take it is idle.",
 }

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         name="refused-step-kept",
         what="The state after a step is kept although the store has refused the step.",
-        invariants=("C1", "L5", "V1"),
+        invariants=("C1", "L5", "V1", "V2"),
         patches=(
             Rewrite(
                 f"{_INSTANCE}._commit",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         name="birth-room-leaks",
         what="Room that was kept for a task which is leased at birth stays taken when the task has arrived (rule 10).",
-        invariants=("V3", "V1"),
+        invariants=("V3", "V1", "V2"),
         patches=(
             Rewrite(
                 "stellwerk.actors.births:TopicBirths.born",
@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         name="batch-decided-on-old-state",
         what="Each command of a step is decided on the state before the step, not after the command before it.",
-        invariants=("C1", "V1"),
+        invariants=("C1", "V1", "V2"),
         patches=(
             Rewrite(
                 f"{_INSTANCE}._decide_in",

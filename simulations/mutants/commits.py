@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         name="old-state-refuses",
         what="A node refuses a command by a state of the instance that another node has gone beyond.",
-        invariants=("I2", "V1"),
+        invariants=("I2", "V1", "V2"),
         needs=("shared",),
         patches=(
             Rewrite(
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         name="start-not-idempotent",
         what="An instance that is started twice with one Idempotency-Key is there twice.",
-        invariants=("I1", "V1", "W"),
+        invariants=("I1", "V1", "V2", "W"),
         patches=(
             Rewrite(
                 "stellwerk.actors.operations:NodeOperations.start_instance",

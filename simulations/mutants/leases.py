@@ -102,7 +102,7 @@ MUTANTS = (
         name="expiry-by-node-clock",
         number=7,
         what="The sweep judges locks by the wall clock of its node instead of the store's.",
-        invariants=("L4", "V1"),
+        invariants=("L4", "V1", "V2"),
         patches=(
             Rewrite(
                 "stellwerk.actors.clockwork:Clockwork.reclaim_locks",
@@ -185,7 +185,7 @@ MUTANTS = (
         name="silent-worker-renewed",
         what="Leases are renewed for as long as their worker's connection stands, whether it reports them or is dead, "
         "and silence does not end the connection (rule 18).",
-        invariants=("V1", "L7"),
+        invariants=("V1", "V2", "L7"),
         patches=(
             Rewrite(
                 "stellwerk.actors.session:WorkerSession.watch",

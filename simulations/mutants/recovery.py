@@ -73,20 +73,20 @@ MUTANTS = (
         name="sweeper-dies",
         number=25,
         what="The sweep of expired locks ends at the first error of the store and is not started again.",
-        invariants=("V1", "L7"),
+        invariants=("V1", "V2", "L7"),
         patches=(_dies_at_store_error("locks"),),
     ),
     Mutant(
         name="timer-service-dies",
         what="The service that fires timers ends at the first error of the store and is not started again.",
-        invariants=("V1", "M2"),
+        invariants=("V1", "V2", "M2"),
         patches=(_dies_at_store_error("timers"),),
     ),
     Mutant(
         name="no-scan-behind-wake-ups",
         number=26,
         what="READY tasks are only looked for when somebody tells of them: there is no scan behind the hints.",
-        invariants=("V1", "V3"),
+        invariants=("V1", "V2", "V3"),
         patches=(
             Rewrite(
                 "stellwerk.actors.dispatcher:TopicDispatcher._scan",
@@ -95,20 +95,23 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="no-message-poll",
-        what="Messages and those that wait for them are only matched when this node has written one of them.",
-        invariants=("V1", "M1"),
+        name="late-subscriber-forgotten",
+        what="Messages are matched when one is published, and never else: who comes to wait for an earlier one waits for "
+        "ever (rule 6).",
+        invariants=("V1", "V2", "M1"),
         patches=(
             Rewrite(
                 f"{_CLOCKWORK}.correlate_messages",
                 ("with trio.move_on_after(POLL_SECONDS):", "with trio.CancelScope():"),
             ),
+            Rewrite("stellwerk.actors.node:Node.stepped", ("if changes.subscriptions_opened:", "if False:")),
+            Rewrite("stellwerk.actors.neighbours:Neighbours.heard", ("if hint.messages:", "if False:")),
         ),
     ),
     Mutant(
         name="no-timer-poll",
-        what="A node looks at timers only when it has armed one itself or knows the next one.",
-        invariants=("V1", "M2"),
+        what="A node looks at timers only when it has armed one itself or knows the next one: the others do not tell.",
+        invariants=("V1", "V2", "M2"),
         needs=("shared",),
         patches=(
             Rewrite(
@@ -116,13 +119,16 @@ MUTANTS = (
                 ("return POLL_SECONDS\n", 'return float("inf")\n'),
                 ("min(POLL_SECONDS, max(", "min(3600.0, max("),
             ),
+            Rewrite(
+                "stellwerk.actors.neighbours:Neighbours.heard", ("if hint.timer_due_at_ms is not None:", "if False:")
+            ),
         ),
     ),
     Mutant(
         name="draining-task-forgotten",
         what="A draining task that comes back unfinished, or whose lock runs out, is not ended: its scope waits for "
         "ever (rule 15).",
-        invariants=("V1", "L7"),
+        invariants=("V1", "V2", "L7"),
         patches=(
             Rewrite(
                 f"{_CLOCKWORK}._reclaim",

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         name="join-counts-tokens",
         what="A parallel join consumes only the token that came last: the others are counted again in the next pass.",
-        invariants=("C1", "V1"),
+        invariants=("C1", "V1", "V2"),
         patches=(
             Rewrite(
                 f"{_GATEWAYS}:_parallel", ("if arrived[flow_id] != token.id:", "if arrived[flow_id] == token.via:")
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         name="interrupted-token-left-behind",
         what="An interrupting boundary event goes on with a token of its own; that of its activity stays.",
-        invariants=("C1", "V1"),
+        invariants=("C1", "V1", "V2"),
         patches=(
             Rewrite(
                 f"{_EVENTS}:_happen",

@@ -49,7 +49,7 @@ MUTANTS = (
     Mutant(
         name="message-kept-too-shortly",
         what="A message for which nobody waits yet is kept for a second only.",
-        invariants=("M1", "V1"),
+        invariants=("M1", "V1", "V2"),
         patches=(
             Rewrite(
                 "stellwerk.actors.operations:NodeOperations.publish_message",
@@ -64,7 +64,7 @@ MUTANTS = (
         name="unanswered-command-never-repeated",
         what="A timer, a message or a lock whose step the store did not commit counts as under way for ever: its node "
         "does not try again.",
-        invariants=("V1", "L7", "M1", "M2"),
+        invariants=("V1", "V2", "L7", "M1", "M2"),
         patches=(
             Rewrite(
                 f"{_CLOCKWORK}._send",

@@ -75,7 +75,10 @@ MUTANTS = (
         name="unanswered-result-not-repeated",
         what="A result whose answer got lost with the connection is not told again in the next one: its lease is held "
         "for ever.",
-        invariants=("V1",),
+        invariants=(
+            "V1",
+            "V2",
+        ),
         patches=(
             Rewrite(
                 "stellwerk.worker.finals:Finals.welcomed",

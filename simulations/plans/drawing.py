@@ -49,7 +49,7 @@ class _Scale:
 
 _SCALES: dict[Size, _Scale] = {
     "small": _Scale(nodes=2, workers=4, chaos_seconds=12.0, instances=10, storm_workers=(0, 0, 0, 4), sqlite=0.2),
-    "large": _Scale(nodes=3, workers=10, chaos_seconds=30.0, instances=60, storm_workers=(0, 0, 0, 12), sqlite=0.1),
+    "large": _Scale(nodes=3, workers=10, chaos_seconds=30.0, instances=60, storm_workers=(0, 0, 0, 8), sqlite=0.1),
 }
 
 _LIMITS: dict[str, tuple[int, ...]] = {
@@ -80,7 +80,7 @@ def draw_plan(
     """
     _check_words(size, mode, overrides, workloads or {})
     dice = Dice(seed, ("plan",))
-    emphasis = draw_emphasis(dice)
+    emphasis = draw_emphasis(seed)
     hardship = _Hardship(dice, mode, emphasis)
     options = _draw_options(dice, hardship, _SCALES[size], overrides)
     plan = Plan(seed=seed, label=f"{size} {mode} {seed}", options=options)
@@ -90,7 +90,7 @@ def draw_plan(
     if not set(kinds) <= set(possible):
         raise InvalidPlan(f"kinds that cannot befall this world: {', '.join(sorted(set(kinds) - set(possible)))}")
     plan = attrs.evolve(plan, options=attrs.evolve(plan.options, kinds=kinds))
-    count = _SCALES[size].instances if instances is None else instances
+    count = _SCALES[size].instances * emphasis.crowd if instances is None else instances
     plan = attrs.evolve(
         plan,
         faults=_draw_faults(dice.at("fault"), plan, emphasis),
@@ -147,7 +147,7 @@ def _draw_options(dice: Dice, hardship: _Hardship, scale: _Scale, overrides: Map
     plan = Plan(seed=dice.seed, options=Options(**drawn))
     drawn.setdefault("clocks", _draw_clocks(own.at("clock"), hardship, plan))
     drawn.setdefault("twin_workers", _draw_twins(own, hardship, plan))
-    drawn.setdefault("stays_dead", _draw_dead(own, plan))
+    drawn.setdefault("stays_dead", _draw_dead(own, hardship, plan))
     return Options(**drawn)
 
 
@@ -183,7 +183,7 @@ def _draw_network(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
 
 def _draw_engine(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
     drawn: dict[str, Any] = {
-        "lock_ms": dice.pick((1_000, 1_500, 2_500, 4_000), "lock_ms"),
+        "lock_ms": dice.pick(hardship.emphasis.lock_ms or (1_000, 1_500, 2_500, 4_000), "lock_ms"),
         "limits": {
             name: dice.pick(hardship.emphasis.limits.get(name, values), f"limit {name}")
             for name, values in _LIMITS.items()
@@ -222,9 +222,9 @@ def _draw_twins(dice: Dice, hardship: _Hardship, plan: Plan) -> dict[str, str]:
     return {first_two[1]: first_two[0]}
 
 
-def _draw_dead(dice: Dice, plan: Plan) -> tuple[str, ...]:
+def _draw_dead(dice: Dice, hardship: _Hardship, plan: Plan) -> tuple[str, ...]:
     """In some plans one node and one worker never come back."""
-    if not dice.chance(0.35, "stays_dead"):
+    if not (hardship.emphasis.loses_hosts or dice.chance(0.25, "stays_dead")):
         return ()
     groups = {"node": plan.node_hosts, "worker": plan.worker_hosts}
     return tuple(dice.favourite(hosts, f"dead {name}") for name, hosts in groups.items() if len(hosts) > 1)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from simulations.plans.dice import Dice
 from simulations.plans.plan import FaultKind
 
 __all__ = ["EMPHASES", "Emphasis", "draw_emphasis"]
@@ -35,6 +34,12 @@ class Emphasis:
     """How many times heavier than elsewhere."""
     limits: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
     """Values that are drawn in place of the usual ones."""
+    lock_ms: tuple[int, ...] = ()
+    """Likewise."""
+    loses_hosts: bool = False
+    """One node and one worker never come back."""
+    crowd: int = 1
+    """How many times as many instances as elsewhere: nobody is idle."""
 
 
 NOTHING = Emphasis(name="nothing", why="faults as they come")
@@ -43,26 +48,31 @@ EMPHASES: tuple[Emphasis, ...] = (
     Emphasis(
         name="lost answers",
         why="failures and errors are told again, also after a later attempt (rule 12)",
-        faults={"reset": 4, "crash_at": 6, "cut_one_way": 6},
+        faults={"reset": 12, "crash_at": 4, "cut_one_way": 6, "refuse_dials": 3},
         workloads={"retries": 16, "wide": 6, "poison": 2, "errors": 2},
+        lock_ms=(4_000, 8_000),
+        crowd=3,
     ),
     Emphasis(
         name="outages",
         why="the store is away now and then, and no node is started again afterwards",
         faults={"database_unavailable": 3, "database_refuses": 2, "database_read_only": 2},
         without=_RESTARTS,
+        loses_hosts=True,
     ),
     Emphasis(
         name="messages",
         why="those who publish and those who wait are on different nodes, and hints get lost (rule 6)",
         faults={"hints_lost": 3, "database_refuses": 2, "database_unavailable": 2},
         workloads={"messages": 8, "message_race": 8, "message_start": 4, "withdrawal": 4},
+        loses_hosts=True,
     ),
     Emphasis(
         name="timers",
         why="nodes die with the timers that only they know of",
         faults={"hints_lost": 3, "node_power_cut": 2, "database_refuses": 2},
         workloads={"boundary_timer": 6, "reminders": 6, "message_race": 4},
+        loses_hosts=True,
     ),
     Emphasis(
         name="together",
@@ -73,9 +83,11 @@ EMPHASES: tuple[Emphasis, ...] = (
     Emphasis(
         name="sessions",
         why="a worker is back while its connection before is not known to be over (rules 14 and 17)",
-        faults={"cut_one_way": 4, "silence": 3, "slow_link": 2},
-        workloads={"single_try": 6, "single_try_caught": 4, "slow": 3},
-        limits={"delivery_timeout_ms": (300, 5_000)},
+        faults={"reset": 8, "cut_one_way": 8, "silence": 3, "slow_link": 2},
+        workloads={"single_try": 6, "single_try_caught": 4, "slow": 12},
+        limits={"delivery_timeout_ms": (300, 2_000, 5_000)},
+        lock_ms=(2_500, 4_000, 8_000),
+        crowd=2,
     ),
     Emphasis(
         name="late compensation",
@@ -83,13 +95,18 @@ EMPHASES: tuple[Emphasis, ...] = (
         faults={"worker_crash": 3, "worker_power_cut": 3, "reset": 2},
         workloads={"saga_parallel": 16, "saga": 2},
     ),
+    Emphasis(
+        name="changes of mind",
+        why="what is cancelled, withdrawn or deployed anew meets what is under way or over",
+        faults={"redeploy": 2, "slow_link": 2},
+        workloads={"cancelled": 12, "withdrawal": 6, "redeployed": 4},
+    ),
 )
 
 
-def draw_emphasis(dice: Dice) -> Emphasis:
-    """None at all in every fourth plan."""
-    if dice.chance(0.25, "emphasis"):
-        return NOTHING
-    names = [emphasis.name for emphasis in EMPHASES]
-    chosen = dice.favourite(names, "which emphasis")
-    return next(emphasis for emphasis in EMPHASES if emphasis.name == chosen)
+_TURN = (NOTHING, *EMPHASES)
+
+
+def draw_emphasis(seed: int) -> Emphasis:
+    """In turn: a campaign of a few dozen seeds meets each of them several times."""
+    return _TURN[seed % len(_TURN)]

@@ -211,6 +211,7 @@ async def test_a_lease_that_commits_after_its_node_died_and_after_the_next_hello
     nodes.kill(a)
     peer.drop()
     peer.world = b
+    peer.begun = ()
     await peer.connect()
     await peer.say(Subscribe("work", max_tasks=1))
     began = trio.current_time()

@@ -55,8 +55,8 @@ class TaskEnding:
     worker_gives_up: bool = False
     """For FAIL: the worker itself said that no attempts are left (`FailTask.retries` 0)."""
     only_past_due: bool = False
-    """Because its lock ran out, as a sweep saw: refused where the lease lives after all. A renewal that was asked for in
-    time may be committed after the sweep has looked."""
+    """Because its lock ran out, as a sweep saw: refused where the lease lives after all. A renewal that was asked for
+    in time may be committed after the sweep has looked."""
 
 
 @frozen
