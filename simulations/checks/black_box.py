@@ -1,4 +1,5 @@
-"""What workers and clients were told, judged without a look into the engine (D1, A1, A2, I1, I2, L8).
+"""What workers and clients were told, judged without a look into the engine (D1, A1, A2, H2, I1, I2,
+L8).
 
 Each task's history of requests and answers must be one that a task could have when one request after the other is
 done (`sequential_task`). With a `CommitChecks` beside it, each acknowledgement is also compared with the rows.
@@ -7,7 +8,7 @@ done (`sequential_task`). With a `CommitChecks` beside it, each acknowledgement 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -26,7 +27,10 @@ from stellwerk.wire.messages import (
     Fail,
     Goaway,
     Hello,
+    Holding,
+    LeaseRef,
     Nack,
+    ProtocolErrorMessage,
     Release,
     Revoked,
     Subscribe,
@@ -42,6 +46,8 @@ __all__ = ["BlackBox", "request_digest"]
 _CONCLUSIVE = ("lease_lost", "already_finished", "cancelled", "not_found")
 _INCONCLUSIVE = ("unavailable", "internal")
 """It may have been done for all that; whoever says so asks to repeat it."""
+_FOUND_FAULT = ("invalid", "too_large", "unknown_type", "internal")
+_REPEATED_SECONDS = 1.0
 _KINDS = {Complete: "complete", Fail: "fail", BpmnErrorReport: "bpmn_error", Release: "release", Extend: "extend"}
 _Request = Complete | Fail | BpmnErrorReport | Release | Extend
 
@@ -62,6 +68,12 @@ class _Worker:
     sessions: int = 0
     said: dict[tuple[str, int], int] = attrs.field(factory=dict)
     """Lease → how often its final request was sent."""
+    unanswered: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    """Lease → the session in which its final request was sent, as long as nobody has answered that."""
+    welcomed: float = math.inf
+    """When its present session began."""
+    is_careful: bool = False
+    """An engine found fault with what it sent: it tells its results one at a time."""
 
 
 class BlackBox:
@@ -90,6 +102,7 @@ class BlackBox:
             case Hello():
                 worker = self._worker(place)
                 worker.sessions += 1
+                worker.welcomed = math.inf
                 self._reports.sometimes("session: reconnected", worker.sessions > 1)
                 self._reports.sometimes(
                     "session: reconnected with leases", worker.sessions > 1 and bool(message.holding)
@@ -98,6 +111,8 @@ class BlackBox:
                 self._worker(place).topics[message.topic] = None
             case Complete() | Fail() | BpmnErrorReport() | Release() | Extend():
                 self._asked(place, message)
+            case Holding():
+                self._check_repeated(place, message.leases)
             case _:
                 pass
 
@@ -114,7 +129,10 @@ class BlackBox:
                 for notice in message.leases:
                     self._reports.sometimes(f"worker: lease revoked, {notice.reason}")
             case Welcome():
+                self._worker(place).welcomed = self._now()
                 self._reports.sometimes("worker: hello kept its leases", bool(message.kept))
+            case ProtocolErrorMessage():
+                self._worker(place).is_careful |= message.code in _FOUND_FAULT
             case Goaway():
                 self._reports.sometimes("session: sent away by a node that drains")
             case _:
@@ -176,7 +194,18 @@ class BlackBox:
             return
         key = (request.task_id, request.fence)
         worker.said[key] = worker.said.get(key, 0) + 1
+        worker.unanswered[key] = worker.sessions
         self._reports.sometimes(f"worker: {kind} sent again", worker.said[key] > 1)
+
+    def _check_repeated(self, place: str, held: Sequence[LeaseRef]) -> None:
+        """What it goes on reporting is renewed for ever, so it must also tell what became of it."""
+        worker = self._worker(place)
+        if worker.is_careful or self._now() < worker.welcomed + _REPEATED_SECONDS:
+            return
+        for lease in held:
+            session = worker.unanswered.get((lease.task_id, lease.fence))
+            if session is not None and session < worker.sessions:
+                self._fail("H2", place, f"has not repeated its result of task {lease.task_id}, lease {lease.fence}")
 
     def _answered(self, place: str, ref: int, answer: str) -> None:
         worker = self._worker(place)
@@ -188,6 +217,7 @@ class BlackBox:
             self._fail("A2", place, f"got a second answer ({answer}) to request {ref}: {found.call}")
             return
         found.is_answered = True
+        worker.unanswered.pop((found.task_id, found.call.fence), None)
         self._reports.sometimes(f"worker: answered {answer}")
         if answer in _INCONCLUSIVE:
             return

@@ -57,10 +57,11 @@ INVARIANTS: Mapping[str, str] = {
     "S2": "A failed attempt does not start compensation while retries are left.",
     "M1": "A message reaches at most one receiver, with its name and key, and is lost to none that waits.",
     "M2": "A timer fires once, and not before it is due by the clock of the node that fires it.",
-    "K1": "A worker never takes a lease for longer its own than the store ever gave it, and lets go what is revoked, and "
-    "at its deadline what is not renewed.",
+    "K1": "A worker never takes a lease for longer its own than the store ever gave it, and lets go what is revoked, "
+    "and at its deadline what is not renewed.",
     "K2": "No handler begins on a lease whose end has passed on the worker's own clock.",
     "H1": "A worker reports every lease that it takes for its own, until its final request is answered (rule 16).",
+    "H2": "A worker repeats in its next session what was not answered in the one before.",
     # progress
     "P0": "No unexpected exception.",
     "P1": "No livelock.",

@@ -96,8 +96,8 @@ MUTANTS = (
     ),
     Mutant(
         name="late-subscriber-forgotten",
-        what="Messages are matched when one is published, and never else: who comes to wait for an earlier one waits for "
-        "ever (rule 6).",
+        what="Messages are matched when one is published, and never else: who comes to wait for an earlier one waits "
+        "for ever (rule 6).",
         invariants=("V1", "V2", "M1"),
         patches=(
             Rewrite(
@@ -106,22 +106,6 @@ MUTANTS = (
             ),
             Rewrite("stellwerk.actors.node:Node.stepped", ("if changes.subscriptions_opened:", "if False:")),
             Rewrite("stellwerk.actors.neighbours:Neighbours.heard", ("if hint.messages:", "if False:")),
-        ),
-    ),
-    Mutant(
-        name="no-timer-poll",
-        what="A node looks at timers only when it has armed one itself or knows the next one: the others do not tell.",
-        invariants=("V1", "V2", "M2"),
-        needs=("shared",),
-        patches=(
-            Rewrite(
-                f"{_CLOCKWORK}._timer_pause",
-                ("return POLL_SECONDS\n", 'return float("inf")\n'),
-                ("min(POLL_SECONDS, max(", "min(3600.0, max("),
-            ),
-            Rewrite(
-                "stellwerk.actors.neighbours:Neighbours.heard", ("if hint.timer_due_at_ms is not None:", "if False:")
-            ),
         ),
     ),
     Mutant(

@@ -75,17 +75,11 @@ MUTANTS = (
         name="unanswered-result-not-repeated",
         what="A result whose answer got lost with the connection is not told again in the next one: its lease is held "
         "for ever.",
-        invariants=(
-            "V1",
-            "V2",
-        ),
+        invariants=("H2", "V1", "V2"),
         patches=(
             Rewrite(
-                "stellwerk.worker.finals:Finals.welcomed",
-                (
-                    "self._table.finish(lease, self._acceptable(lease, lease.final))\n    self._send_waiting()",
-                    "self._table.finish(lease, self._acceptable(lease, lease.final))",
-                ),
+                "stellwerk.worker.finals:Finals._send_waiting",
+                ("if lease.sent_in != self._session_number", "if lease.sent_in == 0"),
             ),
         ),
     ),

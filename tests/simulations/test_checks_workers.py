@@ -49,9 +49,11 @@ from stellwerk.wire.messages import (
     Release,
     Revoked,
     RevokedLeaseNotice,
+    SessionLimits,
     Subscribe,
     TaskOffer,
     Tasks,
+    Welcome,
 )
 from stellwerk.wire.session import CLOCK_DRIFT_MAX
 from stellwerk.worker.task import CancelSignal, Task
@@ -189,6 +191,7 @@ class Play:
         self.rehearsal.start("i1", self.rehearsal.deploy(model))
         self.box = BlackBox(self.findings, self.now, self.checks.promises)
         self.ref = 0
+        self.sessions = 0
         for place in ("w1#1", "w2#1"):
             self.box.sent(place, Subscribe("work"))
 
@@ -209,6 +212,14 @@ class Play:
 
     def deliver(self, task: ExternalTask, place: str, topic: str = "work") -> None:
         self.box.received(place, Tasks(1, (offer_of(task, topic),)))
+
+    def begin_session(self, place: str = "w1#1") -> None:
+        self.sessions += 1
+        self.box.sent(place, Hello(place, "b", self.sessions, "test"))
+        limits = SessionLimits(
+            frame_bytes_max=1, payload_bytes_max=1, max_tasks_max=1, lock_duration_ms_min=1, lock_duration_ms_max=1
+        )
+        self.box.received(place, Welcome("s", 0.0, 250, limits))
 
     def complete(self, task: ExternalTask, place: str = "w1#1", result: bytes = b"{}") -> int:
         self.rehearsal.pass_ms(10)
@@ -318,6 +329,20 @@ def test_refusals_that_do_not_tell_count_as_no_answer() -> None:
     play.answer(ref)
     play.box.finish()
     assert not play.findings.violations
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_H2_a_result_is_told_again_in_the_next_session(repeats: bool) -> None:
+    play = Play()
+    play.begin_session()
+    task = play.offer()
+    play.complete(task)
+    play.begin_session()
+    if repeats:
+        play.complete(task)
+    play.rehearsal.pass_ms(1_100)
+    play.box.sent("w1#1", Holding((LeaseRef(task.task_id, task.fence),)))
+    assert play.findings.invariants == (set() if repeats else {"H2"})
 
 
 def test_I1_what_was_done_is_refused_when_it_is_repeated() -> None:

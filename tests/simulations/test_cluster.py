@@ -401,7 +401,8 @@ def test_belief_is_told_in_true_seconds_whatever_the_workers_clock_shows() -> No
         until = row.data["until"]
         if until is not None:
             assert isinstance(until, float)
-            assert 0 < until - row.us / 1e6 <= 2.0 / 0.98
+            # The engine takes its own clock for the worker's since it last heard of it.
+            assert 0 < until - row.us / 1e6 <= 2.0 / 0.98 * 1.02
 
 
 # --- clients -------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_a_plan_fits_its_own_world(seed: int, size: Size, mode: Mode) -> None:
 
 
 def test_sizes() -> None:
-    small, large = draw_plan(1, "small", backend="shared"), draw_plan(1, "large", backend="shared")
+    small, large = draw_plan(9, "small", backend="shared"), draw_plan(9, "large", backend="shared")
     assert (small.options.nodes, small.options.workers, len(small.instances)) == (2, 4, 10)
     assert (large.options.nodes, large.options.workers, len(large.instances)) == (3, 10, 60)
     assert (small.options.chaos_seconds, large.options.chaos_seconds) == (12, 30)
