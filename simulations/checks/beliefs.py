@@ -115,7 +115,7 @@ class Beliefs:
         key = (task.task_id, task.fence)
         length = self._drift.true_length((task.lease.until_ms - clock_of(transaction)) / 1000)
         end = transaction.us / 1e6 + length
-        if end > self._ends.get(key, 0.0):
+        if key not in self._ends or end > self._ends[key]:
             self._ends[key], self._lengths[key] = end, length
         self._given_us.setdefault(key, transaction.us)
 

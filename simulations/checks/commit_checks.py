@@ -91,6 +91,7 @@ class CommitChecks:
             self.shadow.apply(change)
             if change.table == "snapshots":
                 self._instances.snapshot_written(change)
+        self._leases.finish()
         self._instances.finish()
         self._tokens.finish(self._instances.states)
         self.promises.committed(transaction)

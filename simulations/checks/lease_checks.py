@@ -46,6 +46,16 @@ class LeaseChecks:
         if not holds:
             self._reports.always(invariant, False, f"{label(task)} at {self._now_ms}: {what}; now {_shown(task)}")
 
+    def finish(self) -> None:
+        """Rule 17: what a hello keeps is its session's from then on."""
+        for task_id, acts in self._explained.acts.items():
+            resumed = [act for act in acts if act.kind is ActKind.RESUME]
+            task = self._shadow.tasks.get(task_id) if resumed else None
+            if task is None or task.lease is None or task.fence != resumed[-1].fence:
+                continue
+            holders = [act.holder for act in resumed]
+            self._check("L1", task.lease.holder in holders, task, f"it was kept for {holders[-1]}, and did not move")
+
     # --- by table --------------------------------------------------------------------------------------------------
 
     def attempt_written(self, change: RowChange) -> None:

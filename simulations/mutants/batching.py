@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         name="neighbours-refused",
         what="When one command of a step is refused, the others of it get the same refusal.",
-        invariants=("I2",),
+        invariants=("I3", "I2"),
         patches=(
             Rewrite(
                 f"{_INSTANCE}._refuse_guarded",

@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         name="old-state-refuses",
         what="A node refuses a command by a state of the instance that another node has gone beyond.",
-        invariants=("I2", "V1", "V2"),
+        invariants=("I3", "I2", "V1", "V2"),
         needs=("shared",),
         patches=(
             Rewrite(

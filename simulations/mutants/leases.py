@@ -171,13 +171,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="old-session-takes-back",
-        what="A connection that is over takes back leases that its worker took along to the next one (rule 17).",
-        invariants=("L4", "L6"),
+        name="kept-lease-not-moved",
+        what="A lease that a hello keeps stays that of the earlier connection, which may take it back (rule 17).",
+        invariants=("L1",),
         patches=(
             Rewrite(
-                f"{_LEASE}:_unmet_condition",
-                ("return None if command.session_id in (None, _holder(task).session_id) else lost", "return None"),
+                f"{_LEASE}:_apply",
+                (
+                    "return _with_lease(task, now_ms, holder=command.holder), None",
+                    "return _with_lease(task, now_ms), None",
+                ),
             ),
         ),
     ),

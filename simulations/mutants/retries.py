@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         name="expiries-not-limited",
         what="A poison task, whose lock runs out again and again, is offered for ever.",
-        invariants=("R3", "V1", "V2"),
+        invariants=("L7", "R3", "V1", "V2"),
         needs=("shared",),
         patches=(
             Rewrite(

@@ -187,7 +187,7 @@ def _draw_engine(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
         "limits": {
             name: dice.pick(hardship.emphasis.limits.get(name, values), f"limit {name}")
             for name, values in _LIMITS.items()
-            if hardship.strikes(f"limit {name}")
+            if name in hardship.emphasis.limits or hardship.strikes(f"limit {name}")
         },
     }
     if hardship.strikes("expiries"):

@@ -197,6 +197,15 @@ async def test_bad_later_frame_is_refused_in_words(engine: ServedEngine, frame: 
         assert await refusal(connection) == code
 
 
+async def test_a_hello_that_does_not_arrive_in_time_is_slow_and_not_invalid(
+    engine: ServedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker ends by itself when it is refused for what it says, but not when the network holds it up."""
+    monkeypatch.setattr("stellwerk.server.websocket._HELLO_SECONDS_MAX", 0.2)
+    async with dial(engine) as connection:
+        assert await refusal(connection) == "too_slow"
+
+
 async def test_unknown_request_is_refused_and_the_session_goes_on(engine: ServedEngine) -> None:
     async with dial(engine) as connection:
         await connection.send(json.dumps([HELLO, {"type": "dance", "ref": 3}]))

@@ -325,6 +325,14 @@ def test_L4_the_hello_of_another_process_releases_it() -> None:
     assert play.doctored(of_another) == {"L4"}
 
 
+def test_L1_a_lease_that_a_hello_keeps_does_not_move() -> None:
+    play = Play()
+    task = play.leased()
+    play.rehearsal.transact(ResumeSession(holder("w1", 2), ((task.task_id, task.fence),)))
+    assert not play.findings.violations
+    assert "L1" in play.doctored(lambda last: without(last, "tasks"))
+
+
 def test_L4_an_earlier_session_gives_back_what_the_later_one_has() -> None:
     play = Play()
     task = play.leased()

@@ -133,7 +133,8 @@ async def renewing_after_the_end(world: StoreWorld) -> object:
 
 
 async def release_by_an_old_session(world: StoreWorld) -> object:
-    task = await world.leased_task(by=holder(session_no=2))
+    task = await world.leased_task()
+    await world.do(ResumeSession(holder(session_no=2), ((task.task_id, task.fence),)), Resumed)
     return await _release(world, task, holder(session_no=1).session_id)
 
 
@@ -216,7 +217,7 @@ STORE: Mapping[str, tuple[Callable[[StoreWorld], Awaitable[object]], object]] = 
     "fence-not-raised": (fence_grows, True),
     "lease-not-conditional": (leasing_a_leased_task, True),
     "renewal-revives-expired-lock": (renewing_after_the_end, "lease_lost"),
-    "old-session-takes-back": (release_by_an_old_session, "lease_lost"),
+    "kept-lease-not-moved": (release_by_an_old_session, "lease_lost"),
     "hello-steals-from-twin": (hello_beside_a_twin, 0),
     "version-not-guarded": (step_on_an_old_version, "RefusedChangeset"),
     "failure-not-idempotent": (failure_twice, "repeated"),

@@ -156,7 +156,8 @@ class _Conversation:
             if not isinstance(first, Hello):
                 raise InvalidInput("the first message must be hello")
             return first, others
-        raise InvalidInput(f"no hello within {_HELLO_SECONDS_MAX:g} s")
+        # The network's fault, not the worker's: it comes again, and counts that among no errors of its own.
+        raise StellwerkError(f"no hello within {_HELLO_SECONDS_MAX:g} s", code=NackCode.TOO_SLOW)
 
     async def _talk(self, session: WorkerSession, first: list[WorkerMessage | UnknownMessage]) -> None:
         self._sessions.add(session)
