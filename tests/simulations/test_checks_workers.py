@@ -490,6 +490,18 @@ def test_K1_a_worker_believes_longer_than_the_store_gave_it() -> None:
     assert group.findings.invariants == {"K1"}
 
 
+def test_a_lease_that_was_given_just_before_the_clock_jumped_was_given() -> None:
+    """The transaction read the clock, then the clock was set forward, then it was committed."""
+    group = Believers()
+    rehearsal = group.play.rehearsal
+    rehearsal.observers.remove(group.beliefs)
+    first = group.play.offer()
+    leasing = rehearsal.transactions[-1]
+    group.beliefs.committed(attrs.evolve(leasing, clock_ms=leasing.now_ms + 60_000))
+    group.believe("w1#1", 0.9, first)
+    assert not group.findings.violations
+
+
 def test_K1_allows_what_clocks_that_drift_beyond_the_bound_may_spoil_and_no_more() -> None:
     """The node counts 1 s as 1.019 s of the worker's slow clock's, and that for the time since it heard of it, too."""
     group = Believers(Drift({"w1": 0.98}, ["node-1"], "database"))
