@@ -52,6 +52,9 @@ _SCALES: dict[Size, _Scale] = {
     "large": _Scale(nodes=3, workers=10, chaos_seconds=30.0, instances=60, storm_workers=(0, 0, 0, 8), sqlite=0.1),
 }
 
+_INSTANCES_MAX = 60
+"""About 200 tasks: more of them cost time and show nothing new."""
+
 _LIMITS: dict[str, tuple[int, ...]] = {
     "delivery_timeout_ms": (300, 1_000, 5_000),
     "instance_idle_ms": (200, 2_000, 30_000),
@@ -90,7 +93,7 @@ def draw_plan(
     if not set(kinds) <= set(possible):
         raise InvalidPlan(f"kinds that cannot befall this world: {', '.join(sorted(set(kinds) - set(possible)))}")
     plan = attrs.evolve(plan, options=attrs.evolve(plan.options, kinds=kinds))
-    count = _SCALES[size].instances * emphasis.crowd if instances is None else instances
+    count = min(_SCALES[size].instances * emphasis.crowd, _INSTANCES_MAX) if instances is None else instances
     plan = attrs.evolve(
         plan,
         faults=_draw_faults(dice.at("fault"), plan, emphasis),
