@@ -30,6 +30,9 @@ class Owner:
     is_over: bool = False
 
 
+_HAIR_SECONDS = 1e-6
+
+
 class RowLocks:
     def __init__(self, now: Callable[[], float], sometimes: Callable[[str], None]) -> None:
         self._now = now
@@ -113,7 +116,9 @@ class RowLocks:
         limits = [began + _DEADLOCK_SECONDS, began + _LOCK_SECONDS_MAX]
         if holder.idle_since is not None:
             limits.append(holder.idle_since + _IDLE_SECONDS_MAX)
-        with trio.move_on_at(min(limit for limit in limits if limit > self._now())):
+        now = self._now()
+        # Sums of floats: what has come by one way of counting may be a hair away by the other.
+        with trio.move_on_at(min((limit for limit in limits if limit > now), default=now + _HAIR_SECONDS)):
             await self._released.wait()
 
 

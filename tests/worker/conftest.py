@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -34,13 +35,8 @@ def engine_clock_ms() -> float:
     return trio.current_time() * 1000 + 123_456
 
 
-def worker_clock_ms() -> float:
-    """As an engine knows it that hears of it at once."""
-    return trio.current_time() * 1000
-
-
 class Peer:
-    """The engine's end of one connection. Times are those of trio's clock, which both sides share."""
+    """The engine's end of one connection."""
 
     def __init__(
         self,
@@ -54,6 +50,15 @@ class Peer:
         self._waiting: deque[Json] = deque()
         self.log: list[Json] = []
         self.frames: list[list[Json]] = []
+        self._worker_ahead_ms = -math.inf
+        """The worker's clock against ours: a worker in another process has another one."""
+
+    def _now(self) -> Json:
+        """As an engine tells it: the worker's clock as it was at least."""
+        now = {"server_time_ms": engine_clock_ms()}
+        if self._worker_ahead_ms > -math.inf:
+            now["worker_time_ms"] = trio.current_time() * 1000 + self._worker_ahead_ms
+        return now
 
     async def send(self, *messages: Json) -> None:
         frame: object = messages[0] if len(messages) == 1 else list(messages)
@@ -73,6 +78,10 @@ class Peer:
         frame = json.loads(await self._receive_text())
         messages = frame if isinstance(frame, list) else [frame]
         self.frames.append(messages)
+        for message in messages:
+            if message.get("worker_time_ms") is not None:
+                ahead_ms = message["worker_time_ms"] - trio.current_time() * 1000
+                self._worker_ahead_ms = max(self._worker_ahead_ms, ahead_ms)
         self.log.extend(messages)
         self._waiting.extend(messages)
 
@@ -98,8 +107,7 @@ class Peer:
             {
                 "type": "welcome",
                 "session": "session-1",
-                "server_time_ms": engine_clock_ms(),
-                "worker_time_ms": worker_clock_ms(),
+                **self._now(),
                 "heartbeat_ms": 5000,
                 "limits": {**LIMITS, **limits},
                 "kept": kept,
@@ -109,13 +117,11 @@ class Peer:
         return hello
 
     async def offer(self, *offers: Json, delivery: int = 1) -> None:
-        now = {"server_time_ms": engine_clock_ms(), "worker_time_ms": worker_clock_ms()}
-        await self.send({"type": "tasks", "delivery": delivery, "tasks": offers, **now})
+        await self.send({"type": "tasks", "delivery": delivery, "tasks": offers, **self._now()})
 
     async def renew(self, task_id: str, fence: int, remaining_ms: int = 30_000) -> None:
         lease = {"task_id": task_id, "fence": fence, "lock_remaining_ms": remaining_ms, "lock_expires_at": ""}
-        now = {"server_time_ms": engine_clock_ms(), "worker_time_ms": worker_clock_ms()}
-        await self.send({"type": "renewed", "leases": [lease], **now})
+        await self.send({"type": "renewed", "leases": [lease], **self._now()})
 
     async def revoke(self, task_id: str, fence: int, reason: str = "cancelled") -> None:
         await self.send({"type": "revoked", "leases": [{"task_id": task_id, "fence": fence, "reason": reason}]})
