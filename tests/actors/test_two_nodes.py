@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from stellwerk.ports import Hint, RevokedHint
+from stellwerk.ports import Hint, ReleaseLease, ReleaseLeases, RevokedHint
 from stellwerk.wire.messages import Ack, Fail, Goaway, LeaseRef, Nack, Revoked, Subscribe, Tasks
 
 AT_ONCE = 0.05
@@ -435,6 +435,27 @@ async def test_a_worker_that_moves_away_gives_back_what_it_never_got(
     assert isinstance(await peer.complete(await peer.task()), Ack)
     assert trio.current_time() - began < AT_ONCE
     assert await completed(b, instance_id, 1)
+
+
+async def test_a_holder_hears_that_its_task_went_back_before_anybody_gets_the_room(
+    autojump_clock: object, pair: Any, nodes: Any, one_task: Any
+) -> None:
+    """Another node took the lease back and its hint was lost; here the task is leased again."""
+    a, b = await pair()
+    nodes.lose_hints()
+    await a.deploy(one_task())
+    former = await b.connect("work", max_tasks=1)
+    await a.start()
+    offer = await former.task()
+    release = ReleaseLease(offer.task_id, offer.fence, None, started=True)
+    await nodes.shared.rows.transact([ReleaseLeases((release,))])
+    latter = await b.connect("work", max_tasks=1)
+    await latter.task()
+    with trio.fail_after(AT_ONCE):  # and not only when the node looks whether its leases still stand
+        revoked = await former.next(Revoked)
+    assert [(lease.task_id, lease.fence, lease.reason) for lease in revoked.leases] == [
+        (offer.task_id, offer.fence, "lost")
+    ]
 
 
 @pytest.mark.parametrize("begun", [None, True, False])

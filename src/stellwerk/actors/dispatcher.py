@@ -387,6 +387,7 @@ class TopicDispatcher:
         by_link: dict[str, list[tuple[HeldLease, ExternalTask]]] = {}
         links: dict[str, WorkerLink] = {}
         for task, subscription in leased:
+            self._end_replaced(task)
             held = self._services.leases.add(task, subscription, began)
             key = held.link.holder.session_id
             links[key] = held.link
@@ -395,6 +396,12 @@ class TopicDispatcher:
             self.statistics.leased += 1
         for key, offers in by_link.items():
             links[key].deliver(offers)
+
+    def _end_replaced(self, task: ExternalTask) -> None:
+        """Another node has reclaimed a lease of a worker that is connected here, and nobody said so yet."""
+        held = self._services.leases.get(task.task_id)
+        if held is not None and held.fence < task.fence:
+            held.link.revoked([(held.task_id, held.fence)], "lost")
 
     # --- renewing --------------------------------------------------------------------------------------------------
 

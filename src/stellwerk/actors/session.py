@@ -501,8 +501,9 @@ class WorkerSession:
         if overdue:
             self._services.session_statistics.taken_back += len(overdue)
             self._begin_return(overdue)
-            await self._give_back(overdue, True, float("-inf"))
+            # Before they go back: they may be leased again, to this worker too, and its room counts only then.
             self.revoked([(held.task_id, held.fence) for held in overdue], "lost")
+            await self._give_back(overdue, True, float("-inf"))
 
     def _silent_for(self) -> float:
         return self._clock.monotonic() - self._last_heard
