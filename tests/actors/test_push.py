@@ -324,18 +324,3 @@ async def test_a_worker_that_gives_up_ends_the_task_at_once(autojump_clock: obje
     await world.node.wait_for_end(instance_id, timeout_seconds=5, or_incident=True)
     (incident,) = await world.node.incidents()
     assert (incident["kind"], incident["message"]) == ("retries_exhausted", "hopeless")
-
-
-async def test_rule_7_an_unconfirmed_delivery_is_told_lost_before_its_task_is_offered_again(
-    autojump_clock: object, world: Any, one_task: Any
-) -> None:
-    """To the same worker: it would take the second offer for one that it has no room for."""
-    await world.deploy(one_task())
-    peer = await world.connect("work", max_tasks=1)
-    peer.confirms = False
-    await world.start()
-    offer = await peer.task()
-    again = await peer.task()
-    assert (again.task_id, again.attempt) == (offer.task_id, 2)
-    told = [lease for message in peer.messages if isinstance(message, Revoked) for lease in message.leases]
-    assert [(lease.task_id, lease.fence, lease.reason) for lease in told] == [(offer.task_id, offer.fence, "lost")]
