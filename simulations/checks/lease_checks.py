@@ -194,8 +194,9 @@ class LeaseChecks:
         if old == new:
             return
         is_same_process = (old.worker_id, old.boot_id) == (new.worker_id, new.boot_id)
-        act = self._explained.act(after.task_id, ActKind.RESUME)
-        is_resumed = act is not None and act.holder == new and old.session_no < new.session_no
+        acts = self._explained.acts.get(after.task_id, [])  # a batch may have two hellos of one process
+        is_resumed = any(act.kind is ActKind.RESUME and act.holder == new for act in acts)
+        is_resumed = is_resumed and old.session_no < new.session_no
         self._check("L1", is_same_process and is_resumed, after, f"the lease of {old} went over to {new}")
         is_live = before.lease.until_ms + self._clock.leniency_ms(before.lease) > self._now_ms
         self._check("L3", is_live, after, f"a lock that ran out at {before.lease.until_ms} was resumed")

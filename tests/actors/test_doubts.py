@@ -98,6 +98,23 @@ async def test_rule_10_a_store_that_fails_once_more_while_it_is_asked_is_asked_a
     assert offer.attempt == 2
 
 
+async def test_rule_10_a_lease_that_was_given_after_all_is_in_doubt_no_more(
+    autojump_clock: object, world: Any, one_task: Any, lose_answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be given back as if nobody knew of it, once its worker has let it go."""
+    await world.deploy(one_task(SINGLE))
+    await world.start()
+
+    async def gone(task_id: str) -> Any:
+        raise StoreUnavailable("nothing can be read")
+
+    monkeypatch.setattr(world.store, "task", gone)
+    lose_answers(leases, done=False)
+    peer = await world.connect("work", max_tasks=1)
+    assert (await peer.task()).attempt == 1
+    assert len(world.node.doubts) == 0
+
+
 async def test_rule_10_a_lease_that_was_not_committed_is_no_trouble(
     autojump_clock: object, world: Any, one_task: Any, lose_answers: Any
 ) -> None:

@@ -324,6 +324,7 @@ class TopicDispatcher:
                 pick.subscription.end_reservation(pick.task.task_id)
         assert isinstance(tasks, tuple)
         leased = [(task, pick.subscription) for task, pick in zip(tasks, picks, strict=True) if task is not None]
+        self._services.doubts.forget(task.task_id for task, _ in leased)
         refused = len(picks) - len(leased)
         self.statistics.refused += refused
         if self._is_shared and refused > len(leased):

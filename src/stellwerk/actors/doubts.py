@@ -44,6 +44,11 @@ class LeaseDoubts:
                 self._in_doubt[task_id] = subscription
         self._asked.set()
 
+    def forget(self, task_ids: Iterable[str]) -> None:
+        """They were leased after all, and that was answered: who holds them now is known."""
+        for task_id in task_ids:
+            self._in_doubt.pop(task_id, None)
+
     async def run(self) -> None:
         """For ever. What cannot be asked now is asked again."""
         while True:
@@ -51,8 +56,8 @@ class LeaseDoubts:
             self._asked = trio.Event()
             try:
                 for task_id, subscription in list(self._in_doubt.items()):
-                    if task_id in subscription.reserved:
-                        continue  # it is being leased again: that will tell
+                    if task_id in subscription.reserved or task_id not in self._in_doubt:
+                        continue  # it is being leased again, which will tell or has told
                     await self._settle(task_id, subscription)
             finally:
                 # Also where the store failed once more: what is left must be asked about after the restart.
