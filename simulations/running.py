@@ -109,10 +109,19 @@ class _Run:
             cluster.start()
             await injector.run()
             injector.heal()
+            self._set_clocks(hosts)
             cluster.calm()
             await QuietPhase(simulation, backend, cluster, network, progress).settle()
             checks.finish(backend)
             self._judge(backend, cluster)
+
+    def _set_clocks(self, hosts: Hosts) -> None:
+        """Timers are due by wall clocks: one that was armed by a clock an hour ahead of all that live now would keep
+        everybody waiting for an hour, and rightly so."""
+        clocks = [hosts[name].clock for name in (*self.plan.node_hosts, *self.plan.spare_hosts)]
+        latest_ms = max(clock.highest_wall_ms() for clock in clocks)
+        for clock in clocks:
+            clock.jump(max(0, latest_ms - clock.wall_ms()))
 
     def _judge(self, backend: Backend, cluster: Cluster) -> None:
         for key, problem in judge(WORKLOADS, self.plan.instances, outcomes_of(backend, cluster)):
