@@ -16,7 +16,6 @@ __all__ = ["LeaseChecks"]
 
 _READY, _LOCKED, _COMPLETED = TaskState.READY, TaskState.LOCKED, TaskState.COMPLETED
 _FAILED, _EXPIRED, _CANCELLED = TaskState.FAILED, TaskState.EXPIRED, TaskState.CANCELLED
-_OVER = (_COMPLETED, _CANCELLED)
 _HALF_OVER = (_FAILED, _EXPIRED)
 _EXPIRY_KINDS = ("lock_expired", "lock_expiries_exhausted")
 

@@ -82,9 +82,6 @@ class Shadow:
     def waiting(self, table: str) -> Mapping[str, Waiting]:
         return cast("Mapping[str, Waiting]", self._tables[table])
 
-    def ids_of(self, instance_id: str, table: str) -> Iterator[str]:
-        return (str(key) for name, key in self.rows_of.get(instance_id, ()) if name == table)
-
     def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
         return (instance_id, dedupe_key) in self._tables["inbox"]
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from simulations.world.pipes import WINDOW_BYTES, Link, Pipe
+from stellwerk.system.memory_streams import OneAtATime
 
 __all__ = ["Connection", "SimulatedListener", "SimulatedStream"]
 
@@ -29,22 +30,6 @@ class Carrier(Protocol):
         """Neither end is in use any more."""
 
 
-class _OneAtATime:
-    """What two tasks cannot do to a stream at once, as with trio's own streams."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._is_busy = False
-
-    def __enter__(self) -> None:
-        if self._is_busy:
-            raise trio.BusyResourceError(f"another task is {self._what} on this stream")
-        self._is_busy = True
-
-    def __exit__(self, *_: object) -> None:
-        self._is_busy = False
-
-
 class SimulatedStream(trio.abc.HalfCloseableStream):
     """One end of a connection between two hosts. It behaves like a TCP socket under `trio.SocketStream`.
 
@@ -61,8 +46,8 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
         self._was_reset = False
         self.is_gone = False
         """Its host lost power."""
-        self._sending = _OneAtATime("sending")
-        self._receiving = _OneAtATime("receiving")
+        self._sending = OneAtATime("sending")
+        self._receiving = OneAtATime("receiving")
 
     def __repr__(self) -> str:
         return f"<SimulatedStream {self.host} to {self.peer}, connection {self._connection.number}>"

@@ -7,7 +7,7 @@ import operator
 
 import trio
 
-__all__ = ["BUFFER_BYTES_MAX", "MemoryListener", "MemoryStream", "memory_stream_pair"]
+__all__ = ["BUFFER_BYTES_MAX", "MemoryListener", "MemoryStream", "OneAtATime", "memory_stream_pair"]
 
 BUFFER_BYTES_MAX = 64 * 1024
 """What one direction holds; who sends more waits for the reader."""
@@ -63,7 +63,7 @@ class _Pipe:
         await self._waiting.park()
 
 
-class _OneAtATime:
+class OneAtATime:
     """What two tasks cannot do to a stream at once, as with trio's own streams."""
 
     def __init__(self, what: str) -> None:
@@ -90,8 +90,8 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         self._incoming = incoming
         self._outgoing = outgoing
         self._is_closed = False
-        self._sending = _OneAtATime("sending")
-        self._receiving = _OneAtATime("receiving")
+        self._sending = OneAtATime("sending")
+        self._receiving = OneAtATime("receiving")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
