@@ -177,7 +177,7 @@ def _draw_network(dice: Dice, hardship: _Hardship) -> dict[str, Any]:
     hard: dict[str, tuple[float, ...]] = {
         "slow": (0.01, 0.05),
         "fragment": (0.02, 0.1),
-        "hint_loss": (0.1, 0.5),
+        "hint_loss": (0.1, 0.5, 1.0),
         "hint_doubling": (0.1, 0.3),
         "hint_late": (0.05, 0.5),
     }
