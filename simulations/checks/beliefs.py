@@ -98,6 +98,8 @@ class Beliefs:
         """When anything was last heard of each process."""
         self._revoked: dict[str, list[tuple[LeaseKey, float]]] = {}
         """By process: what was taken away from it, and when it heard."""
+        self._boots: dict[str, str] = {}
+        """By place: the process that said hello there last."""
 
     # --- CommitObserver --------------------------------------------------------------------------------------------
 
@@ -188,10 +190,10 @@ class Beliefs:
             self._held.get(place, {}).pop((task_id, fence), None)
 
     def sent(self, place: str, message: WorkerMessage) -> None:
+        if isinstance(message, Hello):
+            self._greeted(place, message.boot_id)
         self._check_revoked(place)
         self._check_deadlines(place)
-        if isinstance(message, Hello):
-            self._told[place] = deque(maxlen=_REPORTS_MAX)
         if isinstance(message, Hello | Holding):
             self._told.setdefault(place, deque(maxlen=_REPORTS_MAX)).append(self._now())
         match message:
@@ -204,6 +206,15 @@ class Beliefs:
                 self._check_report(place, message.holding)
             case _:
                 pass
+
+    def _greeted(self, place: str, boot_id: str) -> None:
+        self._told[place] = deque(maxlen=_REPORTS_MAX)
+        if self._boots.setdefault(place, boot_id) == boot_id:
+            return
+        self._boots[place] = boot_id  # the one before gave up, and believes nothing any more
+        for task_id, fence in self._held.pop(place, ()):
+            self._beliefs[task_id].pop(fence, None)
+        self._revoked.pop(place, None)
 
     def _check_report(self, place: str, told: Sequence[LeaseRef]) -> None:
         """Rule 16: whatever is left out would be given to somebody else."""

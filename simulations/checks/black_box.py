@@ -63,6 +63,8 @@ class _Open:
 class _Worker:
     """One process."""
 
+    boot_id: str = ""
+    """Empty until its first hello."""
     topics: dict[str, None] = attrs.field(factory=dict)
     requests: dict[int, _Open] = attrs.field(factory=dict)
     sessions: int = 0
@@ -100,13 +102,7 @@ class BlackBox:
     def sent(self, place: str, message: WorkerMessage) -> None:
         match message:
             case Hello():
-                worker = self._worker(place)
-                worker.sessions += 1
-                worker.welcomed = math.inf
-                self._reports.sometimes("session: reconnected", worker.sessions > 1)
-                self._reports.sometimes(
-                    "session: reconnected with leases", worker.sessions > 1 and bool(message.holding)
-                )
+                self._greeted(place, message)
             case Subscribe():
                 self._worker(place).topics[message.topic] = None
             case Complete() | Fail() | BpmnErrorReport() | Release() | Extend():
@@ -151,6 +147,18 @@ class BlackBox:
 
     def handler_ended(self, place: str, task: Task, outcome: str) -> None:
         self._reports.sometimes(f"worker: handler {outcome}")
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def _greeted(self, place: str, hello: Hello) -> None:
+        worker = self._worker(place)
+        if worker.boot_id not in ("", hello.boot_id):  # the one before gave up
+            worker = self._workers[place] = _Worker()
+        worker.boot_id = hello.boot_id
+        worker.sessions += 1
+        worker.welcomed = math.inf
+        self._reports.sometimes("session: reconnected", worker.sessions > 1)
+        self._reports.sometimes("session: reconnected with leases", worker.sessions > 1 and bool(hello.holding))
 
     # --- offers ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from enum import Enum
 import attrs
 
 from simulations.world.rows import Transaction
-from stellwerk.core.external_task import ExternalTask, Holder
+from stellwerk.core.external_task import ExternalTask, Holder, TaskState
 from stellwerk.core.facts import Fact, TaskFailed
 from stellwerk.ports import (
     Changeset,
@@ -160,10 +160,15 @@ class Explanations:
                 continue
             if isinstance(wish, RenewLease):
                 self._add(wish.task_id, Act(ActKind.RENEW, wish.fence, session_id=wish.session_id))
-            else:
+            elif not _is_locked_still(answer):  # rule 14: then a hello of the same batch may release it after all
                 act = Act(ActKind.RELEASE, wish.fence, is_started=wish.started, session_id=wish.session_id)
                 self._add(wish.task_id, act)
 
 
 def _is_done(outcome: object) -> bool:
     return isinstance(outcome, LeaseAnswer) and outcome.kind is LeaseAnswerKind.DONE
+
+
+def _is_locked_still(outcome: object) -> bool:
+    task = outcome.task if isinstance(outcome, LeaseAnswer) else None
+    return task is not None and task.state is TaskState.LOCKED

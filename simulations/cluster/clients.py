@@ -204,7 +204,7 @@ class ClientProgram:
             "message_id": event.message_id,
         }
         if event.ttl_ms is not None:
-            body["ttl_ms"] = event.ttl_ms
+            body["ttl_ms"] = event.ttl_ms + self._surroundings.plan.file_clock_jumps_ms
         return await self._caller.until_known(key, "POST", f"{_API}/messages", body)
 
     async def _version(self, key: str, known: Known) -> int:

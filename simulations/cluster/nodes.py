@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 
+import attrs
 import trio
 
 from simulations.cluster.logs import EngineLog
 from simulations.cluster.pauses import PausePoints
 from simulations.cluster.surroundings import Surroundings
 from simulations.kernel.draws import chance
+from simulations.plans.plan import Plan
 from simulations.world.hosts import Host
 from stellwerk.actors.node_config import NodeConfig, NodeIdentity
 from stellwerk.app import ServedEngine, serve_node
@@ -79,7 +81,7 @@ class NodeProgram:
         node_id = entropy.uuid()
         options = around.plan.options
         config = NodeConfig(
-            limits=Limits(**options.limits),
+            limits=_limits(around.plan),
             lock_expiries_max=options.lock_expiries_max,
             identity=NodeIdentity(node_id=node_id, name=place, url=f"http://{host.name}", version="simulated"),
         )
@@ -100,3 +102,9 @@ class NodeProgram:
             await served.hand_over(workers_seconds=_WORKERS_SECONDS, clients_seconds=_CLIENTS_SECONDS)
         else:
             await served.drain(_WORKERS_SECONDS)
+
+
+def _limits(plan: Plan) -> Limits:
+    """Messages live for so long by a clock that no fault of the plan sets."""
+    limits = Limits(**plan.options.limits)
+    return attrs.evolve(limits, message_ttl_ms_default=limits.message_ttl_ms_default + plan.file_clock_jumps_ms)

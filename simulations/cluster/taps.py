@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from traceback import format_exception_only
 from typing import Any, Protocol, TypeAlias
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from simulations.world.hosts import HostClock
 from stellwerk.wire import codec
 from stellwerk.wire.codec import UnknownMessage
 from stellwerk.wire.messages import EngineMessage, WorkerMessage
+from stellwerk.worker import failures as sdk_failures
 from stellwerk.worker import session as sdk_session
 from stellwerk.worker.leases import Lease, LeaseKey, LeaseTable
 from stellwerk.worker.task import Task
@@ -52,7 +54,8 @@ _Tap: TypeAlias = tuple[Any, str, object]
 def tapped_workers(
     simulation: Simulation, observers: Sequence[WorkerObserver], clock_of: Callable[[str], HostClock]
 ) -> Iterator[None]:
-    """For the run within. What happens while it is taken down is not told.
+    """For the run within. What happens while it is taken down is not told. Workers report failures without the paths
+    and lines of this checkout: what is on the way has its length, and a plan must run the same way everywhere.
 
     :param clock_of: of a host, by its name.
     """
@@ -61,9 +64,14 @@ def tapped_workers(
         return () if simulation.is_over else observers
 
     with ExitStack() as taps:
-        for target, name, replacement in (*_messages(listening), *_leases(listening, clock_of)):
+        bare = (sdk_failures, "formatted_traceback", _without_frames)
+        for target, name, replacement in (*_messages(listening), *_leases(listening, clock_of), bare):
             taps.enter_context(patch.object(target, name, replacement))
         yield
+
+
+def _without_frames(error: BaseException, chars_max: int) -> str:
+    return "".join(format_exception_only(error))[-chars_max:]
 
 
 # --- messages ------------------------------------------------------------------------------------------------------

@@ -213,6 +213,14 @@ class Plan:
     def hosts(self) -> tuple[str, ...]:
         return (*self.program_hosts, CLIENT, OPERATOR, DATABASE)
 
+    @property
+    def file_clock_jumps_ms(self) -> int:
+        """So far at most is the clock set forward that judges leases and messages in a file: it starts from its node's
+        wall clock whenever the file is opened. A jump back counts as well, since the quiet phase sets it right."""
+        hosts = self.node_hosts if self.options.backend == "sqlite" else ()
+        jumps = (fault.amount for fault in self.faults if fault.kind == "wall_jump" and fault.host in hosts)
+        return sum(abs(round(jump)) for jump in jumps)
+
     def worker_id(self, host: str) -> str:
         return self.options.twin_workers.get(host, host)
 

@@ -106,7 +106,7 @@ class Publish:
     """A message. The client repeats it with the same id until it was answered.
 
     It lives for as long as messages do unless somebody says otherwise. Clocks of nodes that are an hour off take
-    nothing of that away; those of databases jump by less.
+    nothing of that away beside a database, whose own clock jumps by less; in a file they do, which is made up for.
     """
 
     after: float

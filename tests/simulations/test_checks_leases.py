@@ -419,6 +419,24 @@ def test_L7_a_single_try_task_whose_handler_began_is_released() -> None:
     assert findings.invariants == {"L7"}
 
 
+def test_rule_14_a_release_that_released_nothing_explains_nothing() -> None:
+    """A session gives back what its worker left out of a report, which a single try survives; a hello of the same batch
+    says that it was never begun, and releases it."""
+    play = Play({"single_try": True})
+    task = play.leased()
+    dropped = ReleaseLeases((ReleaseLease(task.task_id, task.fence, None, True),))
+    play.rehearsal.transact(dropped, ResumeSession(holder("w1", 2), (), begun=()))
+    assert play.task.state is TaskState.READY
+    assert not play.findings.violations
+    findings = Findings()
+    checks = CommitChecks(findings)
+    *before, last = play.rehearsal.transactions
+    for transaction in before:
+        checks.committed(_before_too(_changed(transaction, _single_try)))
+    checks.committed(attrs.evolve(last, operations=(dropped,), outcomes=last.outcomes[:1]))
+    assert "L4" in findings.invariants
+
+
 def test_L8_a_topic_that_was_not_asked_for() -> None:
     play = Play()
     play.rehearsal.transact(FetchAndLock(holder("w1"), ("work",), 1, 5_000))

@@ -213,9 +213,9 @@ class Play:
     def deliver(self, task: ExternalTask, place: str, topic: str = "work") -> None:
         self.box.received(place, Tasks(1, (offer_of(task, topic),)))
 
-    def begin_session(self, place: str = "w1#1") -> None:
+    def begin_session(self, place: str = "w1#1", boot_id: str = "b") -> None:
         self.sessions += 1
-        self.box.sent(place, Hello(place, "b", self.sessions, "test"))
+        self.box.sent(place, Hello(place, boot_id, self.sessions, "test"))
         limits = SessionLimits(
             frame_bytes_max=1, payload_bytes_max=1, max_tasks_max=1, lock_duration_ms_min=1, lock_duration_ms_max=1
         )
@@ -301,6 +301,20 @@ def test_A2_an_answer_to_nothing_or_a_second_one() -> None:
     ref = play.complete(play.offer())
     play.answer(ref, code="lease_lost")
     play.answer(ref, code="lease_lost")
+    assert play.findings.invariants == {"A2"}
+
+
+def test_A2_a_worker_uses_a_reference_twice() -> None:
+    play = Play()
+    play.begin_session()
+    task = play.offer()
+    play.complete(task)
+    play.ref = 0
+    play.begin_session("w1#1", boot_id="of the worker that was started after that one gave up")
+    play.complete(task)
+    assert not play.findings.violations, "it counts anew"
+    play.ref = 0
+    play.complete(task)
     assert play.findings.invariants == {"A2"}
 
 
@@ -579,6 +593,18 @@ def test_H1_a_worker_leaves_a_lease_out_of_its_report() -> None:
     assert not group.findings.violations
     group.beliefs.sent("w1#1", Hello("w1", "b", 2, "test"))
     assert group.findings.invariants == {"H1"}
+
+
+def test_a_worker_that_is_started_after_one_that_gave_up_has_nothing_of_what_that_one_held() -> None:
+    group = Believers()
+    group.beliefs.sent("w1#1", Hello("w1", "b", 1, "test"))
+    first, rehearsal = group.play.offer(), group.play.rehearsal
+    group.believe("w1#1", 0.9, first)
+    rehearsal.pass_ms(100)
+    group.beliefs.sent("w1#1", Hello("w1", "another", 1, "test"))
+    assert not group.findings.violations
+    group.beliefs.handler_began("w1#1", task_of(first))
+    assert group.findings.invariants == {"K2"}, "nor may it begin with that"
 
 
 def overlapping(group: Believers) -> None:

@@ -20,14 +20,14 @@ from simulations.kernel.draws import sub_seed
 from simulations.kernel.scheduling import PLACE
 from simulations.kernel.simulation import Simulation
 from simulations.kernel.trace import Row
-from simulations.plans.plan import InstanceSpec, Options, Plan
+from simulations.plans.plan import Fault, InstanceSpec, Options, Plan
 from simulations.workloads.judging import judge
 from simulations.workloads.registry import WORKLOADS
 from simulations.world.backends import Backend, open_backend
 from simulations.world.hosts import Hosts
 from simulations.world.network import Network, NetworkSettings
 from stellwerk.ports import InstanceSummary
-from stellwerk.wire.messages import Complete, EngineMessage, Tasks, WorkerMessage
+from stellwerk.wire.messages import Complete, EngineMessage, Fail, Tasks, WorkerMessage
 from stellwerk.worker.task import Task
 
 SECONDS_MAX = 120.0
@@ -352,11 +352,14 @@ class Notes:
         self.let: set[tuple[str, str, int]] = set()
         self.begun: dict[tuple[str, str, int], bool] = {}
         self.completed: set[tuple[str, int]] = set()
+        self.failures: list[str] = []
 
     def sent(self, place: str, message: WorkerMessage) -> None:
         self.told[f"{place} {type(message).__name__}"] += 1
         if isinstance(message, Complete):
             self.completed.add((message.task_id, message.fence))
+        if isinstance(message, Fail):
+            self.failures.append(bytes(message.details).decode())
 
     def received(self, place: str, message: EngineMessage) -> None:
         self.told[f"{place} {type(message).__name__}"] += 1
@@ -391,6 +394,14 @@ def test_observers_hear_what_workers_say_hear_believe_and_do() -> None:
     }
     assert 0 < notes.told["completed"] <= len(notes.completed)
     assert notes.told["failed"] + notes.told["bpmn_error"] > 0
+
+
+def test_no_failure_tells_where_the_code_is() -> None:
+    """Else a plan would run in another way in another folder."""
+    notes = Notes()
+    run(plan_of("retries", "sequence", "retries"), worker_observers=[notes]).holds()
+    assert notes.failures
+    assert all("was to fail" in details and ".py" not in details for details in notes.failures)
 
 
 def test_belief_is_told_in_true_seconds_whatever_the_workers_clock_shows() -> None:
@@ -451,6 +462,24 @@ def test_client_that_is_started_again_goes_on_where_it_was() -> None:
 
     world = run(plan_of(*["sequence", "messages", "cancelled"] * 2), crash)
     world.holds()
+
+
+def test_messages_outlive_what_faults_do_to_the_clock_of_a_file() -> None:
+    """It starts from the node's wall clock, here an hour ahead, which is the time that messages have to live."""
+    jump = Fault(key="jump", at=3.0, kind="wall_jump", host="node-1", amount=3_600_000.0)
+    plan = attrs.evolve(plan_of("messages", nodes=1, backend="sqlite"), faults=(jump,))
+
+    async def stay_away_for_an_hour(world: World) -> None:
+        await trio.sleep(0.4)
+        for host in plan.worker_hosts:
+            world.hosts.power_cut(host)  # so nobody waits for the messages yet
+        await trio.sleep(jump.at - 0.4)
+        assert [row.data["status"] for row in world.rows("answer") if " event " in str(row.data["key"])] == [201, 201]
+        world.hosts.power_cut("node-1")
+        world.hosts["node-1"].clock.jump(round(jump.amount))
+        world.cluster.boot("node-1")
+
+    run(plan, stay_away_for_an_hour).holds()
 
 
 def test_operator_repairs_and_resolves_incidents_in_the_quiet_phase() -> None:

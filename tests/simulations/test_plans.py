@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import attrs
 import pytest
@@ -307,6 +307,18 @@ def test_the_hosts_of_a_plan() -> None:
     assert plan.spare_hosts == ("node-2",)
     assert [plan.worker_id(host) for host in plan.worker_hosts] == ["worker-1", "worker-1"]
     assert (plan.clock_of(DATABASE), plan.clock_of("node-1")) == ((5, 1.01), (0, 1.0))
+
+
+def test_how_far_faults_set_the_clock_of_a_file() -> None:
+    jumps = [("wall_jump", "node-1", 5_000), ("wall_jump", "node-1", -3_000), ("wall_jump", "worker-1", 60_000)]
+    jumps += [("database_clock_jump", DATABASE, 700)]
+    faults = tuple(
+        Fault(key=f"f{number}", at=1.0, kind=cast("FaultKind", kind), host=host, amount=amount)
+        for number, (kind, host, amount) in enumerate(jumps)
+    )
+    plan = Plan(seed=1, options=Options(nodes=1), faults=faults)
+    assert plan.file_clock_jumps_ms == 0
+    assert attrs.evolve(plan, options=Options(nodes=1, backend="sqlite")).file_clock_jumps_ms == 8_000
 
 
 @given(seeds, sizes, st.integers(1, 3), st.integers(0, 4), st.booleans())
