@@ -141,11 +141,8 @@ MUTANTS = (
         invariants=("F3",),
         patches=(
             Rewrite(
-                "stellwerk.core.decide:_do",
-                (
-                    "_refuse_if_ended(step)\n            cancel_instance(step, command)",
-                    "cancel_instance(step, command)",
-                ),
+                "stellwerk.core.decide:_change_by_hand",
+                ("if step.state.ended:", "if step.state.ended and not isinstance(command, c.CancelInstance):"),
             ),
         ),
     ),

@@ -118,7 +118,7 @@ MUTANTS = (
                 ExpireLocksAt=ExpireLocksAt,
             ),
             Rewrite(
-                "stellwerk.stores.operations:apply_operation",
+                "stellwerk.stores.operations:_apply_lease_operation",
                 (
                     "leases.expire_locks(tables, operation.limit, now_ms)",
                     'leases.expire_locks(tables, operation.limit, getattr(operation, "now_ms", now_ms))',

@@ -38,7 +38,7 @@ MUTANTS = (
                 ForgetLeases=ForgetLeases,
             ),
             Rewrite(
-                "stellwerk.stores.operations:apply_operation",
+                "stellwerk.stores.operations:_apply_lease_operation",
                 (
                     "return leases.expire_locks(tables, operation.limit, now_ms)",
                     "if isinstance(operation, ForgetLeases):\n"

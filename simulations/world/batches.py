@@ -19,6 +19,7 @@ from stellwerk.ports import (
     Changeset,
     Clock,
     Committed,
+    DeleteDefinition,
     DropMessages,
     ExpiredLocks,
     ExpireLocks,
@@ -181,7 +182,7 @@ class Batches:
         return outcomes
 
     async def _do_segment(self, operations: Sequence[Operation]) -> Sequence[Outcome]:
-        if isinstance(operations[0], DropMessages | PruneInstances):
+        if isinstance(operations[0], DropMessages | PruneInstances | DeleteDefinition):
             return await self._together(operations)
         try:
             return await self._in_statements(operations)

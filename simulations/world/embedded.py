@@ -28,8 +28,8 @@ from simulations.world.tables import DatabaseRows
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import StoreUnavailable
 from stellwerk.instants import InstantMs
-from stellwerk.ports import Clock, HistoryStep, InstanceFilter, InstanceSummary, Operation, Outcome
-from stellwerk.stores.sqlite import listing, reads
+from stellwerk.ports import Clock, HistoryStep, InstanceFilter, InstanceSummary, Operation, Outcome, TaskQuery
+from stellwerk.stores.sqlite import listing, reads, task_listing
 from stellwerk.stores.sqlite.store import SqliteStore
 from stellwerk.system.file_lock import FileLock
 
@@ -148,7 +148,7 @@ class EmbeddedDatabase:
     def compare_all(self, connection: sqlite3.Connection) -> None:
         """Whether the file holds what was committed, and nothing else."""
         always = self.simulation.properties.always
-        tasks = listing.tasks(connection, None, None, None, _ROWS_MAX, None)
+        tasks = task_listing.tasks(connection, TaskQuery(), 0, _ROWS_MAX, None)
         always("D1", sorted(tasks, key=_task_id) == self.all_tasks(), "the file's tasks are not those committed")
         instances = listing.instances(connection, InstanceFilter(), _ROWS_MAX, None)
         known = self.all_instances()

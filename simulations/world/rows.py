@@ -19,7 +19,7 @@ class RowChange:
 
     table: str
     """The attribute of `MemoryTables`: tasks, attempts, instances, history, snapshots, timers, subscriptions,
-    user_tasks, incidents, messages, inbox or definitions."""
+    user_tasks, incidents, messages, inbox, api_keys or definitions."""
     key: Hashable
     """Of the one row: the id; (task_id, fence) of an attempt; (instance_id, version) of a step of a history;
     (instance_id, dedupe_key) of an inbox row; the definition_id."""

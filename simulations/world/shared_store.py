@@ -14,6 +14,7 @@ from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import Conflict, StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Changeset,
     Clock,
     Committed,
@@ -34,7 +35,9 @@ from stellwerk.ports import (
     ReadyScan,
     RefusedChangeset,
     StoredInstance,
+    TaskQuery,
     TopicBacklog,
+    UserTaskFilter,
 )
 from stellwerk.stores.postgres.outages import Answers, Asking
 
@@ -146,23 +149,21 @@ class SharedStore:
     async def definitions(self) -> Sequence[DefinitionRow]:
         return await self._read(lambda rows: rows.definitions())
 
+    async def disabled_processes(self) -> Sequence[str]:
+        return await self._read(lambda rows: rows.disabled_processes())
+
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     async def task(self, task_id: str) -> ExternalTask | None:
         return await self._read(lambda rows: rows.task(task_id))
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
-        return await self._read(
-            lambda rows: rows.tasks(instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
-        )
+        return await self._read(lambda rows: rows.tasks(wanted, limit=limit, after=after))
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int:
+        return await self._read(lambda rows: rows.count_tasks(wanted))
 
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(lambda rows: rows.topic_backlogs())
@@ -216,9 +217,14 @@ class SharedStore:
         return await self._read(lambda rows: rows.incidents(instance_id, limit=limit, after=after))
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
-        return await self._read(lambda rows: rows.user_tasks(instance_id, limit=limit, after=after))
+        return await self._read(lambda rows: rows.user_tasks(instance_id, wanted=wanted, limit=limit, after=after))
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
         return await self._read(lambda rows: rows.incident(incident_id))
@@ -228,6 +234,15 @@ class SharedStore:
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return await self._read(lambda rows: rows.inbox(limit))
+
+    async def api_key(self, key_id: str) -> ApiKeyRow | None:
+        return await self._read(lambda rows: rows.api_key(key_id))
+
+    async def api_keys(self) -> Sequence[ApiKeyRow]:
+        return await self._read(lambda rows: rows.api_keys())
+
+    async def has_api_keys(self) -> bool:
+        return await self._read(lambda rows: rows.has_api_keys())
 
     # --- beside other nodes ----------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ _NOTED = (
     "incidents",
     "messages",
     "inbox",
+    "processes",
+    "api_keys",
 )
 """Tables that are plain dictionaries of rows by key."""
 _CLAIM_MS = 10_000
@@ -145,6 +147,12 @@ class NotingTables(MemoryTables):
     def insert_definition(self, row: DefinitionRow) -> None:
         super().insert_definition(row)
         self._note("definitions", row.definition_id, None, row)
+
+    def delete_definition(self, definition_id: str) -> None:
+        versions = self.definitions[definition_id.rpartition(":")[0]]
+        before = next(row for row in versions if row.definition_id == definition_id)
+        super().delete_definition(definition_id)
+        self._note("definitions", definition_id, before, None)
 
     def delete_instance(self, instance_id: str) -> int:
         for step in self.history.get(instance_id, ()):

@@ -261,6 +261,7 @@ def _keys(operations: Sequence[Operation], task_ids: Iterable[str] = ()) -> list
     keys += [("messages", key) for key in sorted(wanted.messages)]
     keys += [("incidents", key) for key in sorted(wanted.incidents)]
     keys += [("inbox", key) for key in sorted(wanted.inbox)]
+    keys += [("api_keys", key) for key in sorted(wanted.api_keys)]
     keys += [("definitions", key) for key in sorted(wanted.deployed)]
     return keys
 

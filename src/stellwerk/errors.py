@@ -9,13 +9,18 @@ __all__ = [
     "BpmnFault",
     "CallerError",
     "Conflict",
+    "Forbidden",
+    "IdempotencyConflict",
     "InvalidInput",
     "InvariantBroken",
     "LimitExceeded",
     "NotFound",
+    "NotServed",
+    "Overloaded",
     "PeerError",
     "StellwerkError",
     "StoreUnavailable",
+    "Unauthenticated",
 ]
 
 
@@ -58,6 +63,37 @@ class Conflict(CallerError):
     """The request does not fit the state that the thing it names is in."""
 
     code = "conflict"
+
+
+class IdempotencyConflict(CallerError):
+    """A key that was used before comes with another request. Nothing was done."""
+
+    code = "idempotency_conflict"
+
+
+class Unauthenticated(CallerError):
+    """There is no credential, or it is not valid (any more). The message never quotes it."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(CallerError):
+    """The caller is known, and may not do this."""
+
+    code = "forbidden"
+
+
+class NotServed(CallerError):
+    """A request of a known API that this engine has no answer to."""
+
+    code = "not_implemented"
+
+
+class Overloaded(StellwerkError):
+    """There is too much to do just now. Nothing was done; the same request may be sent again a little later."""
+
+    code = "overloaded"
+    retryable = True
 
 
 class PeerError(StellwerkError):

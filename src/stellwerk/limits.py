@@ -49,6 +49,8 @@ class Limits:
     session_write_ms_max: int = 10_000
     """One write to a worker may take so long."""
     delivery_timeout_ms: int = 5_000
+    polls_max: int = 10_000
+    """Requests for tasks that wait at a time; beyond, they are refused for now."""
     ready_hints_max: int = 10_000
     """READY tasks of a topic that a dispatcher keeps in mind."""
     filtered_hints_max: int = 100_000

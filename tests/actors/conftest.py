@@ -17,9 +17,10 @@ import trio
 import trio.testing
 
 from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
+from stellwerk.actors.polls import Poll, PolledTasks, PollTopic
 from stellwerk.actors.session import WorkerSession
-from stellwerk.core.external_task import TaskState
-from stellwerk.errors import StoreUnavailable
+from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.errors import StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
 from stellwerk.ports import (
     Changeset,
@@ -548,3 +549,60 @@ def _flow(*paths: str) -> str:
 def flow() -> Callable[..., str]:
     """The sequence flows along paths: ``flow("start task end", "boundary other")``."""
     return _flow
+
+
+# --- workers that fetch ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poll() -> Callable[..., Awaitable[PolledTasks]]:
+    """Fetch and lock: ``await poll(world, "work", max_tasks=…, wait_ms=…)``; other options are the topics'."""
+
+    async def fetch(
+        world: World, *topics: str, worker_id: str = "w", max_tasks: int = 10, wait_ms: int = 0, **options: Any
+    ) -> PolledTasks:
+        options.setdefault("lock_duration_ms", 30_000)
+        asked = tuple(PollTopic(topic=topic, **options) for topic in topics)
+        wanted = Poll(worker_id=worker_id, topics=asked, max_tasks=max_tasks, wait_ms=wait_ms)
+        return await world.node.fetch_and_lock(wanted)
+
+    return fetch
+
+
+@attrs.define(eq=False)
+class WaitingPoll:
+    """A poll under way, of a client that may leave."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    answered: trio.Event = attrs.field(factory=trio.Event)
+    polled: PolledTasks | None = None
+    error: StellwerkError | None = None
+
+    async def tasks(self) -> Sequence[ExternalTask]:
+        with trio.fail_after(600):
+            await self.answered.wait()
+        assert self.polled is not None, self.error
+        return self.polled.tasks
+
+
+@pytest.fixture
+def wait_for_tasks(nursery: trio.Nursery, poll: Any) -> Callable[..., Awaitable[WaitingPoll]]:
+    """Like `poll`, in the background; for a minute unless something else is asked. Goes on once it waits."""
+
+    async def begin(world: World, *topics: str, **options: Any) -> WaitingPoll:
+        options.setdefault("wait_ms", 60_000)
+        waiting = WaitingPoll()
+
+        async def run() -> None:
+            with waiting.scope:
+                try:
+                    waiting.polled = await poll(world, *topics, **options)
+                except StellwerkError as error:
+                    waiting.error = error
+                waiting.answered.set()
+
+        nursery.start_soon(run)
+        await trio.sleep(0.05)
+        return waiting
+
+    return begin

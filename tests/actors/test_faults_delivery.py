@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from stellwerk.core.external_task import Holder
-from stellwerk.ports import FetchAndLock, LeaseTasks
+from stellwerk.ports import FetchAndLock, LeaseTasks, TaskQuery
 from stellwerk.wire.messages import Ack, Fail, Holding, ProtocolErrorMessage, Release, Revoked, Subscribe, Tasks
 
 AT_ONCE = 0.02
@@ -39,7 +39,7 @@ async def test_fault_2_a_task_that_could_not_be_sent_goes_to_the_next_at_once(
     await wait_all_tasks_blocked()
     instance_id = await world.start()
     await wait_all_tasks_blocked()
-    (row,) = await world.store.tasks(instance_id=instance_id)
+    (row,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert row.lease.holder.worker_id == gone.worker_id, "it has the most room"
     gone.session.disconnected()
     again = await other.task()
@@ -322,7 +322,7 @@ class Credits:
         held = self.peer.holding
         is_new = set(held.items()) - set(before.items())
         assert len(held) <= self.room or not is_new, "more than it has room for"
-        ready = await self.world.store.tasks(state="READY")
+        ready = await self.world.store.tasks(TaskQuery(state="READY"))
         assert not ready or len(held) >= self.room, f"{len(ready)} wait, it has room for {self.room - len(held)} more"
         assert not [message for message in self.peer.messages if isinstance(message, ProtocolErrorMessage)]
 

@@ -14,6 +14,7 @@ import trio
 
 from stellwerk.json_values import digest
 from stellwerk.limits import Limits
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import (
     Ack,
     BpmnErrorReport,
@@ -253,7 +254,7 @@ async def test_fault_54_after_an_expiry_one_attempt_is_live(autojump_clock: obje
             await old.say(Holding(()))
             assert isinstance(await ask_by_name(old, lost, "complete"), Nack)
             old.holding[lost.task_id] = lost.fence
-        (task,) = await world.store.tasks(instance_id=instance_id)
+        (task,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
         assert (task.state.value, task.fence) == ("LOCKED", offer.fence)
         assert task.lease.holder.worker_id == ghost.worker_id
         await ghost.say(Subscribe("work", max_tasks=0, lock_duration_ms=30_000))
@@ -313,7 +314,7 @@ async def test_fault_97_a_task_that_kills_its_workers_is_stopped(
     next_victim = await world.connect("work")
     await trio.sleep(60)
     assert not next_victim.offers
-    (task,) = await world.store.tasks(instance_id=instance_id)
+    (task,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert task.retries_left == 3, "nobody failed"
     attempts = await world.store.attempts(task.task_id)
     assert [(attempt.fence, attempt.end.value) for attempt in attempts] == [(fence, "expired") for fence in fences]
@@ -398,7 +399,7 @@ async def test_fault_56_a_task_that_nobody_takes_is_escalated_by_its_timer(
     await trio.sleep(1 + AT_ONCE)
     (row,) = await world.node.user_tasks(instance_id)
     assert row["element_id"] == "look"
-    (task,) = await world.store.tasks(instance_id=instance_id)
+    (task,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert task.state.value == "READY", "it still waits"
     (topic,) = await world.node.topics()
     assert (topic.topic, topic.backlog.ready, topic.is_unattended) == ("work", 1, True), (

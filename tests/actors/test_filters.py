@@ -11,13 +11,55 @@ import pytest
 import structlog.testing
 import trio
 
-from stellwerk.actors.payloads import make_filter, selected_variables
+from stellwerk.actors.payloads import TaskFilter, make_task_filter, selected_variables
+from stellwerk.actors.polls import TaskConditions
+from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.errors import InvalidInput
 from stellwerk.limits import Limits
 from stellwerk.wire.messages import ProtocolErrorMessage, Subscribe, Tasks
 
 REGION_EU = '"region":"eu"'
 REGION_US = '"region":"us"'
+
+
+def filter_of(**conditions: Any) -> TaskFilter:
+    made = make_task_filter(TaskConditions(**conditions), Limits())
+    assert made is not None
+    return made
+
+
+def task_with(variables: bytes, **more: Any) -> ExternalTask:
+    values: dict[str, Any] = {
+        "task_id": "t",
+        "instance_id": "i",
+        "token_id": "k",
+        "activity_id": "a",
+        "element_id": "e",
+        "definition_id": "order:3",
+        "business_key": None,
+        "topic": "work",
+        "priority": 0,
+        "created_at_ms": 0,
+        "updated_at_ms": 0,
+        "available_at_ms": 0,
+        "state": TaskState.READY,
+        "retries_left": 3,
+        "retries": 3,
+        "retry_backoffs_ms": (),
+        "attempt": 0,
+        "lock_expiries": 0,
+        "lock_expiries_max": 10,
+        "single_try": False,
+        "lock_duration_ms": None,
+        "draining": False,
+        "fence": 0,
+        "lease": None,
+        "outcome": None,
+        "error_message": None,
+        "variables": variables,
+        "headers": b"{}",
+    }
+    return ExternalTask(**values | more)
 
 
 def variables_of(offer: Any) -> Any:
@@ -312,10 +354,10 @@ async def test_too_many_names_of_variables_end_the_session(autojump_clock: objec
 )
 def test_a_filter_is_searched_in_the_compact_text(pattern: str, matches: bool) -> None:
     text = b'{"amount":1999,"id":"00000000-0000-4000-8000-0123456789ab","on":"2026-01-31","region":"eu"}'
-    assert make_filter(pattern, Limits()).matches(text, 1) is matches
+    assert filter_of(payload=pattern).matches(task_with(text), 1) is matches
 
 
 def test_a_filter_is_refused_before_it_can_fill_the_memory() -> None:
-    make_filter("a{40000}", Limits())
+    filter_of(payload="a{40000}")
     with pytest.raises(InvalidInput, match="too large together"):
-        make_filter("(a{1000}){1000}", Limits())
+        filter_of(payload="(a{1000}){1000}")

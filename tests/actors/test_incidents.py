@@ -12,6 +12,7 @@ import trio
 from stellwerk.errors import Conflict, InvalidInput, NotFound, StellwerkError
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import Ack, BpmnErrorReport, Fail, Nack, Revoked
 
 TASK = '<startEvent id="s"/><serviceTask id="work" stellwerk:topic="work" {}/>{}<endEvent id="e"/>'
@@ -57,7 +58,7 @@ async def status(world: Any, instance_id: str, seconds: float = 1) -> str:
 
 
 async def states(world: Any, instance_id: str) -> dict[str, str]:
-    return {task.element_id: task.state.value for task in await world.store.tasks(instance_id=instance_id)}
+    return {task.element_id: task.state.value for task in await world.store.tasks(TaskQuery(instance_id=instance_id))}
 
 
 # --- resolving -----------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ async def test_fault_86_a_number_of_retries_that_makes_no_sense_is_refused(
         await world.node.resolve_incident(incident_id, retries=retries)
     await world.node.resolve_incident(incident_id)
     await fail(peer, await peer.task())
-    (failed,) = await world.store.tasks(instance_id=instance_id)
+    (failed,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert failed.retries_left == 0
 
 
@@ -247,7 +248,7 @@ async def test_rule_8_the_last_failure_is_nothing_until_the_instance_has_stepped
     offer = await peer.task()
     world.store.refuse_changesets = 1
     assert isinstance(await fail(peer, offer), Nack)
-    (row,) = await world.store.tasks(instance_id=instance_id)
+    (row,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert (row.state.value, row.retries_left) == ("LOCKED", 1)
     peer.holding[offer.task_id] = offer.fence
     assert isinstance(await fail(peer, offer), Ack)
@@ -322,7 +323,7 @@ async def test_fault_91_an_uncaught_bpmn_error_is_an_incident_and_uses_no_retry(
     assert isinstance(await report(peer, offer), Ack)
     opened = await incident(world, instance_id)
     assert opened["kind"] == "bpmn_error"
-    (row,) = await world.store.tasks(instance_id=instance_id)
+    (row,) = await world.store.tasks(TaskQuery(instance_id=instance_id))
     assert (row.state.value, row.retries_left) == ("FAILED", 3)
     await world.node.resolve_incident(opened["incident_id"])
     assert isinstance(await peer.complete(await peer.task()), Ack)

@@ -12,7 +12,7 @@ from stellwerk.actors import instance as module
 from stellwerk.core.decide import decide
 from stellwerk.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from stellwerk.limits import Limits
-from stellwerk.ports import Changeset, RefusedChangeset, RefusedGuard
+from stellwerk.ports import Changeset, RefusedChangeset, RefusedGuard, TaskQuery
 from stellwerk.wire.messages import Ack, Complete, Nack, Tasks
 
 WIDE = """<startEvent id="s"/><parallelGateway id="fork"/>{}<parallelGateway id="join"/><endEvent id="e"/>"""
@@ -76,7 +76,7 @@ async def test_many_refusals_in_one_batch_are_not_decided_over_and_over(
         answer = await peer.next(object, lambda message, ref=request.ref: getattr(message, "ref", None) == ref)
         assert isinstance(answer, Nack if request.fence == 1 else Ack)
     assert decided < 1_000
-    states = Counter(task.state.value for task in await world.store.tasks(instance_id=instance_id))
+    states = Counter(task.state.value for task in await world.store.tasks(TaskQuery(instance_id=instance_id)))
     assert states == {"COMPLETED": 2, "LOCKED": 198}
 
 

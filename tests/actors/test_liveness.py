@@ -22,6 +22,7 @@ from stellwerk.core.external_task import TaskState
 from stellwerk.core.instance import InstanceState, Token
 from stellwerk.errors import StellwerkError
 from stellwerk.ids import derived_id
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Nack, Release, Revoked, Subscribe, Tasks
 
 TOPICS = ("work", "instead", "told", "check", "inside", "last", "no-work", "no-inside")
@@ -276,7 +277,7 @@ class Life:
         if not is_in_order or trio.current_time() < self.recovered_at + TICK_SECONDS:
             return
         now_ms = await store.lease_now()
-        for task in await store.tasks(state="READY"):
+        for task in await store.tasks(TaskQuery(state="READY")):
             if task.draining or task.available_at_ms > now_ms - TICK_SECONDS * 1000:
                 continue
             for peer in self.peers:
@@ -307,8 +308,8 @@ class Life:
         assert await self._running() == []
         assert await store.due_timers(2**50, 10) == ([], None)
         assert not await node.incidents()
-        assert not await store.tasks(state="READY")
-        assert not await store.tasks(state="LOCKED")
+        assert not await store.tasks(TaskQuery(state="READY"))
+        assert not await store.tasks(TaskQuery(state="LOCKED"))
 
     async def _running(self) -> list[str]:
         summaries = [await self.world.store.instance(instance_id) for instance_id in self.instances]

@@ -10,7 +10,7 @@ import trio
 
 from stellwerk.errors import InvariantBroken, LimitExceeded, StoreUnavailable
 from stellwerk.limits import Limits
-from stellwerk.ports import InstanceFilter
+from stellwerk.ports import InstanceFilter, TaskQuery
 from stellwerk.wire.messages import Ack, Revoked
 
 CATCH = """<startEvent id="s"/><intermediateCatchEvent id="wait"><messageEventDefinition messageRef="paid"/>
@@ -281,7 +281,7 @@ async def test_a_non_interrupting_message_happens_each_time_beside_the_task(
     assert await status(world, instance_id) == "COMPLETED"
     await world.node.publish_message("news", "k", {})
     await trio.sleep(2)
-    assert len(await world.store.tasks(instance_id=instance_id)) == 4
+    assert len(await world.store.tasks(TaskQuery(instance_id=instance_id))) == 4
 
 
 async def test_a_message_without_room_waits_and_the_engine_stays_at_rest(

@@ -13,7 +13,7 @@ import trio
 from stellwerk.actors.incidents import IncidentFilter
 from stellwerk.actors.node import NodeConfig, run_node
 from stellwerk.errors import CallerError, Conflict, InvalidInput, NotFound, StoreUnavailable
-from stellwerk.ports import InstanceFilter
+from stellwerk.ports import InstanceFilter, TaskQuery
 from stellwerk.wire.messages import Fail, Hello
 
 WAITING = """<startEvent id="s"/><parallelGateway id="fork"/>
@@ -88,7 +88,7 @@ async def test_looking_into_a_file_starts_no_work_in_it(
         before = await node.view(instance_id)
         await trio.sleep(600)
         assert await node.view(instance_id) == before
-        (task,) = await node.tasks(state="LOCKED")
+        (task,) = await node.tasks(TaskQuery(state="LOCKED"))
         assert task.topic == "work"
         assert {token.node_id for token in before.tokens} == {"later", "paid", "work"}
         with pytest.raises(Conflict, match="offline"):

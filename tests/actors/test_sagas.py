@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from stellwerk.errors import StellwerkError
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import Ack, BpmnErrorReport, Fail, Tasks
 
 TOPICS = ("flight", "hotel", "car", "pay", "no-flight", "no-hotel", "no-car", "manual", "tell")
@@ -66,7 +67,7 @@ async def status(world: Any, instance_id: str, seconds: float = 1) -> str:
 
 
 async def states(world: Any, instance_id: str) -> dict[str, str]:
-    return {task.element_id: task.state.value for task in await world.store.tasks(instance_id=instance_id)}
+    return {task.element_id: task.state.value for task in await world.store.tasks(TaskQuery(instance_id=instance_id))}
 
 
 @pytest.mark.parametrize("how", ["exhausted", "given up", "business error"])
@@ -200,7 +201,7 @@ async def test_E4_each_thing_is_undone_once_whatever_the_store_refuses(
             done.append(offer.element_id)
     assert done == ["no-car", "no-hotel", "no-flight"]
     assert await status(world, instance_id) == "FAILED"
-    assert len(await world.store.tasks(instance_id=instance_id)) == 7
+    assert len(await world.store.tasks(TaskQuery(instance_id=instance_id))) == 7
 
 
 async def test_a_saga_can_be_cancelled_while_it_compensates(autojump_clock: object, site: Any, trip: str) -> None:

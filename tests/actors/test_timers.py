@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from stellwerk.limits import Limits
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import Ack, Complete, Revoked
 
 TIMER = "<timerEventDefinition><{0}>{1}</{0}></timerEventDefinition>"
@@ -182,7 +183,7 @@ async def test_fault_81_either_the_completion_or_the_timer_wins(
     if fired:
         await other.complete(await other.task())
     assert await status(world, instance_id, 1) == "COMPLETED"
-    assert len(await world.store.tasks(instance_id=instance_id)) == 1 + fired
+    assert len(await world.store.tasks(TaskQuery(instance_id=instance_id))) == 1 + fired
 
 
 async def test_fault_78_a_loop_that_a_timer_drives_leaves_one_task_open(
@@ -195,7 +196,7 @@ async def test_fault_78_a_loop_that_a_timer_drives_leaves_one_task_open(
     peer = await world.connect("work", lock_duration_ms=60_000)
     instance_id = await world.start()
     stale = [await peer.task() for _ in range(4)]
-    states = Counter(task.state.value for task in await world.store.tasks(instance_id=instance_id))
+    states = Counter(task.state.value for task in await world.store.tasks(TaskQuery(instance_id=instance_id)))
     assert states == {"CANCELLED": 3, "LOCKED": 1}
     assert len((await world.store.due_timers(2**50, 10))[0]) == 1
     assert isinstance(await peer.complete(stale[-1]), Ack)

@@ -9,6 +9,7 @@ import trio
 
 from stellwerk.core.evolve import fold
 from stellwerk.errors import CallerError
+from stellwerk.ports import TaskQuery
 from stellwerk.wire.messages import Ack, Fail, Tasks
 
 A_SECOND = 1.1
@@ -90,7 +91,7 @@ async def test_rule_4_fault_59_both_nodes_step_one_wide_instance(
             nursery.start_soon(work_off, peer)
         assert await completed(a, instance_id, 10)
         nursery.cancel_scope.cancel()
-    tasks = await a.node.tasks(instance_id=instance_id)
+    tasks = await a.node.tasks(TaskQuery(instance_id=instance_id))
     assert len(tasks) == 60
     assert {task.state.value for task in tasks} == {"COMPLETED"}
     assert {task.attempt for task in tasks} == {1}
@@ -311,12 +312,12 @@ async def test_one_request_id_on_both_nodes_at_once_starts_one_instance(
     await a.deploy(one_task())
     ids: list[str] = []
 
-    async def start(world: Any, number: int) -> None:
-        ids.append(await world.node.start_instance("p", {"n": number}, request_id="r"))
+    async def start(world: Any) -> None:
+        ids.append(await world.node.start_instance("p", {"n": 1}, request_id="r"))
 
     async with trio.open_nursery() as nursery:
         for number in range(6):
-            nursery.start_soon(start, (a, b)[number % 2], number)
+            nursery.start_soon(start, (a, b)[number % 2])
     assert len(ids) == 6
     assert len(set(ids)) == 1
     (summary,) = await a.node.instances()

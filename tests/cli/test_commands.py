@@ -493,7 +493,7 @@ def test_message_is_published(ask: Run) -> None:
     assert ended.out == "published m-17: nothing waits for it yet, kept up to 1 h\n"
     short = ask("message", "paid", "--message-id", "m-18", "--ttl-seconds", "90", "--variables", "{}")
     assert short.out == "published m-18: nothing waits for it yet, kept up to 90 s\n"
-    assert json.loads(ask("message", "paid", "--message-id", "m-17", "--json").out) == {
+    assert json.loads(ask("message", "paid", "--key", "A-17", "--message-id", "m-17", "--json").out) == {
         "message_id": "m-17",
         "status": "waiting",
     }

@@ -18,7 +18,7 @@ from trio.testing import MockClock
 import stellwerk
 from stellwerk.actors.definitions import DeployRefused
 from stellwerk.app import CannotListen
-from stellwerk.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from stellwerk.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, StoreUnavailable
 from stellwerk.worker import Task, Worker
 
 Process: TypeAlias = Callable[..., tuple[str, bytes]]
@@ -116,7 +116,9 @@ async def test_E6_all_that_one_can_ask_and_do(mock_clock: MockClock, process: Pr
             await engine.deploy(process("paid", "approve"), process("work", key="other"))
             assert [row.definition_id for row in await engine.definitions()] == ["order:1", "other:1"]
             instance_id = await engine.start("order", business_key="A-17", request_id="once")
-            assert await engine.start("order", request_id="once") == instance_id
+            assert await engine.start("order", business_key="A-17", request_id="once") == instance_id
+            with pytest.raises(IdempotencyConflict):
+                await engine.start("order", request_id="once")
             message_id = await engine.publish("paid", "A-17", {"paid": 10}, message_id="payment-1")
             assert message_id == "payment-1"
             await trio.testing.wait_all_tasks_blocked()

@@ -458,7 +458,7 @@ class Load:
             if status not in (_REFUSED, 503):
                 self.unexpected.append((status, answer))
                 return
-            self.answers[_REFUSED if status == _REFUSED else answer["message"]] += 1
+            self.answers[_REFUSED if status == _REFUSED else answer["detail"]] += 1
             await trio.sleep(0.05)
 
     async def set_variables(self) -> None:

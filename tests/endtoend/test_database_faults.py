@@ -108,7 +108,7 @@ async def _until_refused(node: Any, text: str, seconds: float = 30.0) -> None:
             status, answer = await _blocking(node.ask, "GET", "/api/v1/process-instances?limit=1")
             if status == 503:
                 assert answer["code"] == "unavailable"
-                assert text in answer["message"]
+                assert text in answer["detail"]
                 return
             assert status == 200
 

@@ -532,7 +532,7 @@ def test_fault_16_the_largest_payload_is_delivered_and_completed(engine: Any, wo
         "POST", "/api/v1/process-instances", {"process_def_id": "largest", "variables": too_large}
     )
     assert (status, answer["code"]) == (413, "too_large")
-    assert f"at most {PAYLOAD_BYTES_MAX}" in answer["message"]
+    assert f"at most {PAYLOAD_BYTES_MAX}" in answer["detail"]
     instance_id = engine.start_instance("largest", payload_of(PAYLOAD_BYTES_MAX, text))
     chars = PAYLOAD_BYTES_MAX - len('{"text":""}')
     worker = workers.start({"largest": [{"return_chars": chars}]})

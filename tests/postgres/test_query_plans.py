@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, TypeVar
 import asyncpg
 import pytest
 
-from stellwerk.ports import InstanceFilter
-from stellwerk.stores.postgres import listing, messages, pruning, reads
+from stellwerk.ports import InstanceFilter, TaskQuery, UserTaskFilter
+from stellwerk.stores.postgres import api_keys, listing, messages, pruning, reads, task_listing
 
 T = TypeVar("T")
 
@@ -45,13 +45,15 @@ _FILL = (
     """INSERT INTO stellwerk.start_subscriptions
     SELECT instance_id, 'start' || started_at_ms, 'p:1' FROM stellwerk.instances LIMIT 5000""",
     """INSERT INTO stellwerk.messages SELECT instance_id, 'name' || started_at_ms % 7, started_at_ms::text, '{}',
-        started_at_ms, 1000000, started_at_ms % 10 > 0 FROM stellwerk.instances""",
+        started_at_ms, 1000000, started_at_ms % 10 > 0, CASE WHEN started_at_ms % 50 < 3 THEN instance_id END
+    FROM stellwerk.instances""",
     """INSERT INTO stellwerk.incidents
     SELECT instance_id, instance_id, 'k', 'E', 'm', NULL, 0 FROM stellwerk.instances WHERE started_at_ms > 4000""",
     """INSERT INTO stellwerk.user_tasks
     SELECT instance_id, instance_id, 'U', NULL, NULL, '[]', '[]', NULL, '{}', NULL, 0 FROM stellwerk.instances""",
     """INSERT INTO stellwerk.inbox (instance_id, dedupe_key, command)
     SELECT instance_id, 'd', '{}' FROM stellwerk.instances""",
+    "INSERT INTO stellwerk.api_keys SELECT 'k' || n, '', '{}', n, NULL FROM generate_series(1, 20000) n",
     """INSERT INTO stellwerk.definitions
     SELECT 'p' || n / 10, n % 10, NULL, '', '', 0, '[]', NULL, false FROM generate_series(1, 20000) n""",
 )
@@ -166,6 +168,7 @@ _READY, _BACKING_OFF = (_TASKS, "external_tasks_ready"), (_TASKS, "external_task
 _DRAINED, _LOCKED = (_TASKS, "external_tasks_drained"), (_TASKS, "external_tasks_locked")
 _ENDED, _OF_INSTANCE = (_TASKS, "external_tasks_ended"), (_TASKS, "external_tasks_of_instance")
 _SUBSCRIPTIONS = ("subscriptions", "subscriptions_by_name")
+_SUBSCRIPTIONS_THERE = ("subscriptions", "subscriptions_of_instance")
 _STARTS = ("start_subscriptions", "start_subscriptions_pkey")
 _ARRIVAL, _MESSAGE = ("messages", "messages_by_arrival"), ("messages", "messages_pkey")
 _TIMERS_DUE, _NEWEST = ("timers", "timers_due"), ("instances", "instances_newest")
@@ -196,8 +199,17 @@ _QUESTIONS: dict[str, tuple[Callable[..., Any], tuple[object, ...], set[Scan]]] 
     "a user task": (reads.user_task, (_I,), {("user_tasks", "user_tasks_pkey")}),
     "user tasks of an instance": (reads.user_tasks, (_I, 1_000), {("user_tasks", "user_tasks_of_instance")}),
     "the inbox": (reads.inbox, (1_000,), {("inbox", "inbox_by_arrival")}),
-    "a message": (messages.message, (_I,), {_MESSAGE, _SUBSCRIPTIONS, _STARTS}),
-    "waiting messages": (messages.waiting_messages, (5, 100, "i1"), {_MESSAGE, _SUBSCRIPTIONS, _STARTS}),
+    "a message": (messages.message, (_I,), {_MESSAGE, _SUBSCRIPTIONS, _SUBSCRIPTIONS_THERE, _STARTS}),
+    "waiting messages": (
+        messages.waiting_messages,
+        (5, 100, "i1"),
+        {_MESSAGE, _SUBSCRIPTIONS, _SUBSCRIPTIONS_THERE, _STARTS},
+    ),
+    "user tasks of a process": (
+        reads.user_tasks,
+        (_I, 1_000, None, UserTaskFilter(process_keys=("p",), candidate_group="g", assignee="a")),
+        {("user_tasks", "user_tasks_of_instance"), _INSTANCE},
+    ),
     "instances, the next page": (listing.instances, (InstanceFilter(), 100, _I), {_INSTANCE, _NEWEST}),
     "instances since": (listing.instances, (InstanceFilter(started_from_ms=15_000), 100, None), {_NEWEST}),
     "instances by business key": (
@@ -205,19 +217,39 @@ _QUESTIONS: dict[str, tuple[Callable[..., Any], tuple[object, ...], set[Scan]]] 
         (InstanceFilter(business_key="key10"), 100, None),
         {("instances", "instances_by_business_key")},
     ),
-    "tasks of an instance": (listing.tasks, (_I, None, "COMPLETED", 100, None), {_OF_INSTANCE, _KEY}),
+    "tasks of an instance": (
+        task_listing.tasks,
+        (TaskQuery(instance_id=_I, state="COMPLETED"), 0, 100, None),
+        {_OF_INSTANCE, _KEY},
+    ),
     "ready tasks by age": (
-        listing.tasks,
-        (None, "topic4", "READY", 100, _T),
+        task_listing.tasks,
+        (TaskQuery(topic="topic4", state="READY"), 0, 100, _T),
         {_KEY, _READY, _BACKING_OFF, _DRAINED},
     ),
-    "locked tasks by age": (listing.tasks, (None, None, "LOCKED", 100, None), {_KEY, _LOCKED}),
-    "failed tasks by age": (listing.tasks, (None, None, "FAILED", 100, _T), {_KEY, _ENDED}),
+    "locked tasks by age": (task_listing.tasks, (TaskQuery(state="LOCKED"), 0, 100, None), {_KEY, _LOCKED}),
+    "failed tasks by age": (task_listing.tasks, (TaskQuery(state="FAILED"), 0, 100, _T), {_KEY, _ENDED}),
     "all tasks by age": (
-        listing.tasks,
-        (None, None, None, 100, _T),
+        task_listing.tasks,
+        (TaskQuery(), 0, 100, _T),
         {_KEY, _READY, _BACKING_OFF, _DRAINED, _LOCKED, _ENDED},
     ),
+    "tasks of a worker": (task_listing.tasks, (TaskQuery(worker_id="w"), None, 100, None), {_KEY, _LOCKED}),
+    "tasks with a live lock": (task_listing.tasks, (TaskQuery(is_locked=True), None, 100, None), {_KEY, _LOCKED}),
+    "tasks by business key": (
+        task_listing.tasks,
+        (TaskQuery(business_key="key10", state="READY"), 0, 100, None),
+        {_KEY, _OF_INSTANCE, ("instances", "instances_by_business_key")},
+    ),
+    "tasks by their ids": (task_listing.tasks, (TaskQuery(task_ids=(_T, "x"), state="READY"), 0, 100, None), {_KEY}),
+    "count of a topic's ready tasks": (
+        task_listing.count_tasks,
+        (TaskQuery(topic="topic4", state="READY"), 0),
+        {_READY, _BACKING_OFF, _DRAINED},
+    ),
+    "count of locked tasks": (task_listing.count_tasks, (TaskQuery(is_locked=True), None), {_LOCKED}),
+    "count of an instance's tasks": (task_listing.count_tasks, (TaskQuery(instance_id=_I), None), {_OF_INSTANCE}),
+    "an API key": (api_keys.api_key, ("k",), {("api_keys", "api_keys_pkey")}),
     "backlogs": (listing.topic_backlogs, (None,), {_READY, _BACKING_OFF, _LOCKED}),
 }
 
@@ -234,8 +266,9 @@ def test_instances_with_an_incident_are_looked_up_by_their_key(database: Databas
 
 
 def test_messages_look_for_their_subscriptions_by_name_and_key(database: Database, mode: Mode) -> None:
-    scans = _scans(database, mode, reads.matched_messages, 5, 1_000)
-    assert {scan for scan in scans if scan[0] != "messages"} == {_SUBSCRIPTIONS, _STARTS}
+    scans = _scans(database, mode, messages.matched_messages, 5, 1_000)
+    assert {scan for scan in scans if scan[0] != "messages"} == {_SUBSCRIPTIONS, _SUBSCRIPTIONS_THERE, _STARTS}
+    assert ("messages", "messages_for_instances") in scans
     assert scans[-1] == _MESSAGE, "the variables of those alone that meet something"
     assert _ARRIVAL in scans, "correlated messages are not read"
 

@@ -17,18 +17,27 @@ from stellwerk.core.changes import IncidentRow, RowChanges, SubscriptionRow, Tim
 from stellwerk.core.external_task import TaskState
 from stellwerk.errors import InvalidInput
 from stellwerk.ports import (
+    ApiKeyRow,
     DefinitionRow,
+    DeleteDefinition,
     DeployDefinitions,
     Deployed,
     DueTimer,
+    Identity,
     InboxRow,
     InstanceFilter,
     MessageRow,
     NewInstance,
     PublishMessage,
+    RevokeApiKey,
+    Scope,
+    SetProcessEnabled,
     Store,
+    StoreApiKey,
+    TaskQuery,
+    UserTaskFilter,
 )
-from stellwerk.stores.postgres import listing, messages, reads
+from stellwerk.stores.postgres import api_keys, listing, messages, reads, task_listing
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.system.file_lock import FileLock
 from stellwerk.testing.store_contract.world import START_MS, ManualClock, StoreWorld, new_task
@@ -97,6 +106,17 @@ async def _fill(world: StoreWorld) -> None:
             row = MessageRow(f"m{copy}{name}{key}", name, key, b'{"a":"\xc3\xa4"}', at_ms, at_ms + 10 * copy)
             await world.transact(PublishMessage(row))
     await world.step("b", messages_consumed=("m1paid1",))
+    for number, instance_id in enumerate(INSTANCES):
+        for key in ("", "é", "other"):
+            row = MessageRow(f"to{number}{key}", f"name{number % 4}", key, b"{}", START_MS, START_MS + 20, instance_id)
+            await world.transact(PublishMessage(row))
+    await world.transact(PublishMessage(MessageRow("to", "start", "1", b"{}", START_MS, START_MS + 99, "gone")))
+    await world.transact(SetProcessEnabled("é", False), DeleteDefinition("é:1"))
+    for number, key_id in enumerate(INSTANCES):
+        identity = Identity(name=key_id, scopes=(Scope.WORKER,), topics=(key_id,), key_id=key_id)
+        api_key = ApiKeyRow(key_id=key_id, secret_digest="d", identity=identity, created_at_ms=START_MS + number % 2)
+        await world.transact(StoreApiKey(api_key))
+    await world.transact(RevokeApiKey("b", START_MS))
 
 
 async def _fill_instance(world: StoreWorld, number: int, instance_id: str) -> None:
@@ -219,6 +239,7 @@ def test_lists_of_instances(sides: Sides, limit: int) -> None:
         *(InstanceFilter(status=status) for status in ("RUNNING", "COMPLETED", "x")),
         InstanceFilter(process_key="q", business_key="é"),
         InstanceFilter(definition_id="q:1"),
+        *(InstanceFilter(process_keys=keys) for keys in (("q",), ("x", "q*"), ("*",), ("qq*",), (), ("q\x00", "q"))),
         InstanceFilter(with_incident=True),
         InstanceFilter(with_incident=False),
         InstanceFilter(with_incident=True, status="RUNNING", business_key="key"),
@@ -231,15 +252,51 @@ def test_lists_of_instances(sides: Sides, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 5, MUCH])
 def test_lists_of_tasks(sides: Sides, limit: int) -> None:
-    store, database = sides
     states = (None, "READY", "LOCKED", "COMPLETED", "FAILED", "CANCELLED", "x")
     for instance_id, topic, state, after in itertools.product(
         (None, "a", "b", "gone"), (None, "pay", "päy"), states, (None, "a-2", "b-0", "gone")
     ):
-        question = store.tasks(instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
-        expected = _answer(at_once, question)
-        found = _answer(database.ask, listing.tasks, instance_id, topic, state, limit, after)
-        assert found == expected
+        wanted = TaskQuery(instance_id=instance_id, topic=topic, state=state)
+        _compare_tasks(sides, wanted, limit, after)
+
+
+def _compare_tasks(sides: Sides, wanted: TaskQuery, limit: int, after: str | None) -> None:
+    store, database = sides
+    expected = _answer(at_once, store.tasks(wanted, limit=limit, after=after))
+    assert _answer(database.ask, task_listing.tasks, wanted, _now_ms(store), limit, after) == expected
+    counted = database.ask(task_listing.count_tasks, wanted, _now_ms(store))
+    assert counted == at_once(store.count_tasks(wanted))
+
+
+_CONDITIONS: dict[str, tuple[Any, ...]] = {
+    "worker_id": ("worker", "gone"),
+    "is_locked": (True, False),
+    "definition_id": ("q:1", "q"),
+    "process_key": ("q", "q:1", "%", ""),
+    "element_id": ("Task_1", "task_1"),
+    "business_key": ("é", "key", "k"),
+    "with_retries_left": (True, False),
+    "priority_from": (1,),
+    "priority_to": (0,),
+    "task_ids": (("b-1", "gone", "aé-2", "b-1"), ()),
+}
+
+
+@pytest.mark.parametrize("name", _CONDITIONS)
+def test_tasks_by_each_condition_alone_and_beside_others(sides: Sides, name: str) -> None:
+    others: tuple[dict[str, Any], ...] = (
+        {},
+        {"state": "READY"},
+        {"state": "LOCKED"},
+        {"instance_id": "b"},
+        {"topic": "pay"},
+    )
+    for value, other in itertools.product(_CONDITIONS[name], others):
+        for limit, after in ((MUCH, None), (2, "a-2"), (2, "gone")):
+            _compare_tasks(sides, TaskQuery(**{name: value}, **other), limit, after)
+    first, second = _CONDITIONS[name][0], {key: values[0] for key, values in _CONDITIONS.items() if key != name}
+    for key, value in second.items():
+        _compare_tasks(sides, TaskQuery(**{name: first, key: value}), MUCH, None)
 
 
 def test_tasks_by_key_and_their_attempts(sides: Sides) -> None:
@@ -270,7 +327,7 @@ def test_what_backs_off_becomes_ready_with_time(sides: Sides) -> None:
     assert len({len(scan.tasks) for scan in scans}) > 2
     for scan in scans:
         assert list(scan.tasks) == sorted(scan.tasks)
-        waiting = [task for task in at_once(store.tasks(topic="pay", state="READY")) if not task.draining]
+        waiting = [task for task in at_once(store.tasks(TaskQuery(topic="pay", state="READY"))) if not task.draining]
         later = [task.available_at_ms for task in waiting if task.available_at_ms > scan.now_ms]
         assert scan.next_available_ms == min(later, default=None)
         assert len(scan.tasks) + len(later) == len(waiting)
@@ -278,16 +335,25 @@ def test_what_backs_off_becomes_ready_with_time(sides: Sides) -> None:
         assert (backlog.ready, backlog.backing_off) == (len(scan.tasks), len(later))
 
 
+_USER_TASKS = (
+    *(UserTaskFilter(assignee=name) for name in ("é", "x", "gone", "\x00")),
+    *(UserTaskFilter(candidate_user=name) for name in ("é", "x", "a\x00")),
+    *(UserTaskFilter(candidate_group=name) for name in ("x", "\x00")),
+    *(UserTaskFilter(process_keys=("q", name)) for name in ("é", "\x00")),
+    *(UserTaskFilter(is_assigned=one) for one in (True, False)),
+)
+
+
 def test_messages_and_what_they_meet(sides: Sides) -> None:
     store, database = sides
     for now_ms, limit in itertools.product((START_MS - 1, START_MS, START_MS + 12, START_MS + 99), (0, 1, 4, MUCH)):
         expected = list(at_once(store.matched_messages(now_ms, limit)))
-        assert database.ask(reads.matched_messages, now_ms, limit) == expected
+        assert database.ask(messages.matched_messages, now_ms, limit) == expected
         for after in (None, "", "m0", "m1paid2", "zz"):
             kept = list(at_once(store.waiting_messages(now_ms, limit=limit, after=after)))
             assert database.ask(messages.waiting_messages, now_ms, limit, after) == kept
-    assert len(database.ask(reads.matched_messages, START_MS - 1, MUCH)) > 6
-    for message_id in ("m1paid1", "m0start2", "m2otheré", "gone"):
+    assert len(database.ask(messages.matched_messages, START_MS - 1, MUCH)) > 6
+    for message_id in ("to0", "to1é", "to2other", "m1paid1", "m0start2", "m2otheré", "gone"):
         assert database.ask(messages.message, message_id) == at_once(store.message(message_id))
     for limit in (0, 1, 3, MUCH):
         assert database.ask(messages.awaited_names, limit) == at_once(store.awaited_names(limit))
@@ -300,11 +366,11 @@ def test_messages_behind_many_that_meet_nobody_are_found(asyncio_database: Datab
     )
     asyncio_database.execute("INSERT INTO stellwerk.subscriptions VALUES ('s1', 'i', 'C', 'paid', '1')")
     for limit, expected in ((1, "m1"), (2, "m1"), (9, "m1")):
-        found = asyncio_database.ask(reads.matched_messages, 0, limit)
+        found = asyncio_database.ask(messages.matched_messages, 0, limit)
         assert [match.message.message_id for match in found] == [expected]
     asyncio_database.execute("INSERT INTO stellwerk.subscriptions VALUES ('s2', 'j', 'C', 'paid', '2')")
     for limit, ids in ((1, ["m1"]), (2, ["m1", "m9"]), (9, ["m1", "m9"])):
-        found = asyncio_database.ask(reads.matched_messages, 0, limit)
+        found = asyncio_database.ask(messages.matched_messages, 0, limit)
         assert [match.message.message_id for match in found] == ids
 
 
@@ -316,6 +382,9 @@ def test_what_waits_for_somebody(sides: Sides) -> None:
         user_tasks = at_once(store.user_tasks(instance_id, limit=limit, after=after))
         assert database.ask(reads.user_tasks, instance_id, limit, after) == user_tasks
     for instance_id in INSTANCES:
+        for wanted in _USER_TASKS:
+            user_tasks = at_once(store.user_tasks(None, wanted=wanted))
+            assert database.ask(reads.user_tasks, None, 1_000, None, wanted) == user_tasks
         assert database.ask(reads.incident, f"{instance_id}-i") == at_once(store.incident(f"{instance_id}-i"))
         assert database.ask(reads.user_task, f"{instance_id}-u") == at_once(store.user_task(f"{instance_id}-u"))
     for asked in (INSTANCES, [], ["b", "b", "gone"]):
@@ -328,11 +397,22 @@ def test_definitions_timers_and_the_inbox(sides: Sides) -> None:
     for definition_id in ("q:1", "q:2", "é:2", "q:3", "q", "", ":1", "q:-1", "q:٣", "q:1234567890123456789012"):
         assert database.ask(reads.definition, definition_id) == at_once(store.definition(definition_id))
     for key in ("q", "é", "gone"):
+        assert database.ask(reads.disabled_processes) == at_once(store.disabled_processes()) == ["é"]
         assert database.ask(reads.latest_definition, key) == at_once(store.latest_definition(key))
     for now_ms, limit in itertools.product((START_MS - 1, START_MS, START_MS + 1, START_MS + 9), (0, 1, 4, MUCH)):
         assert database.ask(reads.due_timers, now_ms, limit) == at_once(store.due_timers(now_ms, limit))
     for limit in (0, 1, MUCH):
         assert database.ask(reads.inbox, limit) == at_once(store.inbox(limit))
+
+
+def test_api_keys(sides: Sides) -> None:
+    store, database = sides
+    found = database.ask(api_keys.api_keys)
+    assert found == at_once(store.api_keys())
+    assert len(found) == len(INSTANCES)
+    for key_id in (*INSTANCES, "gone"):
+        assert database.ask(api_keys.api_key, key_id) == at_once(store.api_key(key_id))
+    assert database.ask(api_keys.has_api_keys) is at_once(store.has_api_keys()) is True
 
 
 # --- what no row can hold --------------------------------------------------------------------------------------------
@@ -341,16 +421,20 @@ def test_definitions_timers_and_the_inbox(sides: Sides) -> None:
 @pytest.mark.parametrize("text", NOWHERE)
 def test_fault_text_that_no_row_can_hold_is_not_found(sides: Sides, text: str) -> None:
     _, database = sides
-    for function in (reads.load_instance, reads.instance, reads.latest_definition, reads.task, messages.message):
+    by_id = (reads.load_instance, reads.instance, reads.latest_definition, reads.task, messages.message)
+    for function in (*by_id, api_keys.api_key):
         assert database.ask(function, text) is None
     assert database.ask(reads.incident, text) is database.ask(reads.user_task, text) is None
     assert database.ask(reads.definition, f"{text}:1") is None
     assert not database.ask(reads.history, text)
     assert not database.ask(reads.attempts, text)
     assert database.ask(reads.ready_tasks, text, 9, 0).tasks == ()
-    assert database.ask(listing.tasks, text, None, None, 9, None) == []
-    assert database.ask(listing.tasks, None, text, None, 9, None) == []
-    assert database.ask(listing.tasks, None, None, text, 9, None) == []
+    texts = ("instance_id", "topic", "state", "worker_id", "definition_id", "process_key", "element_id", "business_key")
+    by_text: list[dict[str, Any]] = [*({name: text} for name in texts), {"task_ids": (text,)}]
+    for wanted in (TaskQuery(**conditions) for conditions in by_text):
+        assert database.ask(task_listing.tasks, wanted, 0, 9, None) == []
+        assert database.ask(task_listing.count_tasks, wanted, 0) == 0
+    assert database.ask(listing.instances, InstanceFilter(process_keys=(text, f"{text}*")), 9, None) == []
     assert database.ask(listing.instances, InstanceFilter(business_key=text), 9, None) == []
     assert database.ask(listing.incident_counts, [text, "a'b"]) == {"a'b": 1}
     assert database.ask(reads.incidents, text) == database.ask(reads.user_tasks, text) == []
@@ -358,7 +442,7 @@ def test_fault_text_that_no_row_can_hold_is_not_found(sides: Sides, text: str) -
     with pytest.raises(InvalidInput, match="there is no instance"):
         database.ask(listing.instances, InstanceFilter(), 9, text)
     with pytest.raises(InvalidInput, match="there is no external task"):
-        database.ask(listing.tasks, None, None, None, 9, text)
+        database.ask(task_listing.tasks, TaskQuery(), 0, 9, text)
 
 
 @pytest.mark.parametrize("after", ["a\x00", "a\x00z", "a\ud800", "a\udfffz", "\x00", "\ud800", "m1\x00", "m1\ud800"])
@@ -491,7 +575,8 @@ def test_an_instance_is_read_whole_while_another_node_steps_it(asyncio_database:
 
 def test_the_port_is_read_in_full() -> None:
     """Each reading method of the port has its function here."""
-    functions = {*reads.__all__, *listing.__all__, *messages.__all__}
+    modules = (reads, listing, task_listing, messages, api_keys)
+    functions = {name for module in modules for name in module.__all__}
     others = {"file", "is_shared", "open", "close", "transact", "step_locked", "backup", "trouble"}
     beside_others = {"tell", "hints", "report_node", "nodes", "forget_node"}
     names = {name for name in vars(Store) if not name.startswith("_")}

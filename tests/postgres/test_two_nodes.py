@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
+from stellwerk.actors.polls import Poll, PollTopic
 from stellwerk.actors.session import WorkerSession
 from stellwerk.ports import (
     Changeset,
@@ -29,6 +30,7 @@ from stellwerk.ports import (
     RefusedChangeset,
     RefusedGuard,
     StoredInstance,
+    TaskQuery,
 )
 from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.stores.postgres.notices import Notices
@@ -357,7 +359,7 @@ async def test_rule_7_a_start_by_key_takes_the_newest_version_that_another_node_
     if hints:
         await b.heard(lambda hint: "p" in hint.process_keys)
     instance_id = await b.start()
-    (task,) = await b.node.tasks(instance_id=instance_id)
+    (task,) = await b.node.tasks(TaskQuery(instance_id=instance_id))
     assert task.topic == "second"
     assert b.store.refused == ([] if hints else [RefusedGuard.DEFINITION]), "the hint spares a refusal"
 
@@ -427,7 +429,7 @@ async def test_rule_4_both_nodes_step_one_wide_instance(nodes: Nodes) -> None:
             nursery.start_soon(peer.work_off)
         assert await near.completed(instance_id, 10)
         nursery.cancel_scope.cancel()
-    tasks = await near.node.tasks(instance_id=instance_id)
+    tasks = await near.node.tasks(TaskQuery(instance_id=instance_id))
     assert [(task.state.value, task.attempt) for task in tasks] == [("COMPLETED", 1)] * 24
     assert await facts(far, instance_id, "TaskCompleted") == 24
     assert far.store.refused.count(RefusedGuard.VERSION) == 3 * far.store.steps_locked > 0
@@ -590,3 +592,41 @@ async def test_rule_22_timers_that_a_node_has_claimed_no_other_takes(nodes: Node
     for instance_id in instances:
         assert await a.completed(instance_id)
         assert await facts(b, instance_id, "TimerFired") == 1
+
+
+# --- workers that poll -----------------------------------------------------------------------------------------------
+
+
+async def test_fault_10_a_task_that_one_node_creates_wakes_a_poll_on_another(nodes: Nodes, long_polls: None) -> None:
+    a, b = await nodes.pair()
+    await a.deploy("s work e")
+    topics = (PollTopic(topic="work", lock_duration_ms=LOCK_MS),)
+    for number in range(3):
+        async with trio.open_nursery() as nursery:
+
+            async def start(number: int = number) -> None:
+                await trio.sleep(0.3)  # the other node has looked, and waits
+                await a.start(n=number)
+
+            nursery.start_soon(start)
+            with trio.fail_after(IN_TIME):
+                polled = await b.node.fetch_and_lock(Poll(worker_id="w", topics=topics, max_tasks=5, wait_ms=60_000))
+        (task,) = polled.tasks
+        await a.node.complete_task(task.task_id, "w", {"result": number}, fence=task.fence)
+        assert (await b.node.outcome(task.instance_id)).variables == {"n": number, "result": number}
+
+
+async def test_without_a_wait_a_poll_finds_what_another_node_created_before_and_each_task_once(
+    nodes: Nodes, long_polls: None, no_hints: Callable[[], None]
+) -> None:
+    a, b = await nodes.pair()
+    await a.deploy("s work e")
+    no_hints()
+    wanted = Poll(worker_id="w", topics=(PollTopic(topic="work", lock_duration_ms=LOCK_MS),), max_tasks=2)
+    assert not (await b.node.fetch_and_lock(wanted)).tasks
+    for _ in range(6):
+        await a.start()
+    got = [
+        task.task_id for _ in range(2) for world in (b, a) for task in (await world.node.fetch_and_lock(wanted)).tasks
+    ]
+    assert len(set(got)) == len(got) == 6

@@ -219,8 +219,11 @@ class ApiClient:
         return await self.ask(f"GET {_target(path)} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
 
     async def post(self, path: str, body: object, headers: str = "") -> Reply:
+        return await self.send("POST", path, body, headers)
+
+    async def send(self, method: str, path: str, body: object, headers: str = "") -> Reply:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        head = f"POST {_target(path)} HTTP/1.1\r\nHost: here\r\n{headers}Content-Length: {len(content)}\r\n\r\n"
+        head = f"{method} {_target(path)} HTTP/1.1\r\nHost: here\r\n{headers}Content-Length: {len(content)}\r\n\r\n"
         return await self.ask(head.encode() + content)
 
     async def start(self, process: str = "order", **more: object) -> str:
@@ -242,7 +245,11 @@ class ApiClient:
         status, headers = await self.head()
         body = await self.body(headers)
         kind = headers["content-type"].partition(";")[0]
-        read: dict[str, Callable[[bytes], Any]] = {"application/json": json.loads, "text/plain": bytes.decode}
+        read: dict[str, Callable[[bytes], Any]] = {
+            "application/json": json.loads,
+            "application/problem+json": json.loads,
+            "text/plain": bytes.decode,
+        }
         return Reply(status, headers, read.get(kind, bytes)(body))
 
     async def body(self, headers: dict[str, str]) -> bytes:

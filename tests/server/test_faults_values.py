@@ -123,7 +123,7 @@ async def test_fault_104_what_no_json_can_hold_is_refused_alike_on_every_store(p
 
         status, answer = await on_every_store(places, post)
         assert (status, answer["code"]) == (400, "invalid"), (path, body)
-        assert re.search(words, answer["message"])
+        assert re.search(words, answer["detail"])
 
     async def left(place: Place) -> tuple[Any, Any]:
         instances, messages = await place.client.get("/process-instances"), await place.client.get("/messages")

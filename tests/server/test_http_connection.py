@@ -189,7 +189,7 @@ async def test_malformed_request_is_refused_in_words(start_server: StartServer, 
     peer = await server.connect()
     answer = await peer.ask(sent)
     assert (answer.status, answer.keeps_alive) == (status, False)
-    assert set(json.loads(answer.body)) == {"code", "message"}
+    assert set(json.loads(answer.body)) == {"type", "title", "status", "detail", "code", "error"}
     assert await peer.rest() == b""
     assert server.log_lines == []
     assert (await (await server.connect()).ask(HELLO)).status == 200
@@ -306,7 +306,7 @@ async def test_our_fault_is_logged_and_not_told(start_server: StartServer) -> No
     answer = await peer.ask(HELLO)
     assert (answer.status, json.loads(answer.body)["code"]) == (500, "internal")
     assert b"secret" not in answer.body
-    reference = json.loads(answer.body)["message"].split()[-1]
+    reference = json.loads(answer.body)["detail"].split()[-1]
     assert any(reference in line and "secret" in line for line in server.log_lines)
     assert (await (await server.connect()).ask(HELLO)).status == 500
 

@@ -75,7 +75,7 @@ async def test_file_is_read_in_the_encoding_that_it_declares(client: Any, order_
 async def test_malformed_body_is_refused_in_words(client: Any, body: object, what: str) -> None:
     reply = await client.post("/process-definitions", body)
     assert (reply.status, reply.body["code"]) == (400, "invalid")
-    assert what in reply.body["message"]
+    assert what in reply.body["detail"]
 
 
 async def test_file_comes_back_byte_for_byte(client: Any, order_model: str) -> None:
@@ -99,4 +99,43 @@ async def test_file_comes_back_byte_for_byte(client: Any, order_model: str) -> N
 async def test_xml_of_what_is_not_deployed_is_not_found(deployed: Any, definition_id: str) -> None:
     reply = await deployed.get(f"/process-definitions/{definition_id}/xml")
     assert (reply.status, reply.body["code"]) == (404, "not_found")
-    assert definition_id in reply.body["message"]
+    assert definition_id in reply.body["detail"]
+
+
+async def test_a_version_is_deleted(deployed: Any) -> None:
+    reply = await deployed.send("DELETE", "/process-definitions/order:1", b"")
+    assert (reply.status, reply.body) == (200, {})
+    listed = (await deployed.get("/process-definitions")).body["definitions"]
+    assert [row["definition_id"] for row in listed] == ["approval:1", "paid:1", "stuck:1"]
+    again = await deployed.send("DELETE", "/process-definitions/order:1", b"")
+    assert (again.status, again.body["code"]) == (404, "not_found")
+    assert (await deployed.post("/process-instances", {"process_def_id": "order"})).status == 404
+
+
+async def test_one_with_instances_is_not_deleted(deployed: Any) -> None:
+    await deployed.start("order")
+    reply = await deployed.send("DELETE", "/process-definitions/order:1", b"")
+    assert (reply.status, reply.body["code"]) == (409, "in_use")
+    without_version = await deployed.send("DELETE", "/process-definitions/approval", b"")
+    assert (without_version.status, without_version.body["code"]) == (400, "invalid")
+    listed = (await deployed.get("/process-definitions")).body["definitions"]
+    assert len(listed) == 4
+
+
+async def test_a_process_is_disabled_and_enabled(deployed: Any) -> None:
+    for _ in range(2):
+        reply = await deployed.post("/process-definitions/order/disable", {})
+        assert (reply.status, reply.body) == (200, {"process": "order", "is_enabled": False})
+    listed = (await deployed.get("/process-definitions")).body["definitions"]
+    assert {row["key"]: row["is_enabled"] for row in listed} == {
+        "approval": True,
+        "order": False,
+        "paid": True,
+        "stuck": True,
+    }
+    refused = await deployed.post("/process-instances", {"process_def_id": "order:1"})
+    assert (refused.status, refused.body["code"]) == (409, "disabled")
+    await deployed.start("approval")
+    assert (await deployed.post("/process-definitions/order/enable", {})).body["is_enabled"] is True
+    await deployed.start("order")
+    assert (await deployed.post("/process-definitions/nothing/disable", {})).status == 404

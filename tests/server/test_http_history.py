@@ -208,7 +208,7 @@ async def test_P3_replay_gives_the_state_after_each_step(deployed: Any, engine: 
 async def test_step_that_is_not_there_is_refused_in_words(deployed: Any, at: int) -> None:
     reply = await deployed.get(f"/process-instances/{await deployed.start()}/state?at={at}")
     assert (reply.status, reply.body["code"]) == (400, "invalid")
-    assert f"no step {at}" in reply.body["message"]
+    assert f"no step {at}" in reply.body["detail"]
 
 
 @pytest.mark.parametrize("what", ["trace", "state"])
@@ -235,3 +235,31 @@ async def test_P3_many_readers_of_a_long_life_do_not_hold_it_in_memory_all_at_on
 
 
 _LONG_STEPS, _LONG_STEP_BYTES, _READERS = 100, 50_000, 16
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_P3_the_history_can_be_asked_for_by_category_and_type(deployed: Any, limit: int) -> None:
+    instance_id = await deployed.start("approval")
+    (task,) = (await deployed.get("/user-tasks")).body["user_tasks"]
+    await deployed.post(f"/user-tasks/{task['user_task_id']}/complete", {"variables": {"ok": True}})
+    path = f"/process-instances/{instance_id}/history"
+    everything = (await deployed.get(path)).body["history"]
+    for field in ("category", "event_type"):
+        for name in {event[field] for event in everything}:
+            pages: list[Any] = []
+            more, after = True, 0
+            while more:
+                page = (await deployed.get(f"{path}?{field}={name}&limit={limit}&after={after}")).body
+                pages += page["history"]
+                more, after = page["more"], pages[-1]["sequence"]
+            assert pages == [event for event in everything if event[field] == name]
+    both = (await deployed.get(f"{path}?category=token&event_type=TaskCreated")).body
+    assert both == {"history": [], "more": False}
+
+
+@pytest.mark.parametrize("query", ["category=nothing", "event_type=nothing", "event_type=taskcreated"])
+async def test_what_no_event_is(deployed: Any, query: str) -> None:
+    instance_id = await deployed.start("approval")
+    reply = await deployed.get(f"/process-instances/{instance_id}/history?{query}")
+    assert (reply.status, reply.body["code"]) == (400, "invalid")
+    assert reply.body["path"] == f"query.{query.partition('=')[0]}"

@@ -299,4 +299,4 @@ async def test_instances_are_found_by_what_they_are(deployed: Any, engine: Serve
 async def test_malformed_condition_is_refused_in_words(client: Any, query: str) -> None:
     reply = await client.get(f"/process-instances?{query}")
     assert (reply.status, reply.body["code"]) == (400, "invalid")
-    assert query.partition("=")[0] in reply.body["message"]
+    assert query.partition("=")[0] in reply.body["detail"]

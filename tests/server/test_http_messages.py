@@ -61,6 +61,7 @@ async def test_message_says_what_became_of_it(deployed: Any, waiting: str) -> No
         "published_at": None,
         "expires_at": None,
         "is_awaited": False,
+        "instance_id": None,
     }
     assert (await deployed.get("/messages/m-2?x=1")).status == 400
 
@@ -89,3 +90,18 @@ async def test_names_that_are_waited_for_are_listed(deployed: Any, waiting: str)
     assert (await deployed.get("/awaited-messages")).body == {"names": ["paid", "shipped"], "more": False}
     await deployed.post(f"/process-instances/{waiting}/cancel", {})
     assert (await deployed.get("/awaited-messages")).body == {"names": ["paid"], "more": False}
+
+
+async def test_a_message_for_one_instance(deployed: Any, waiting: str) -> None:
+    other = await deployed.start("waiting", variables={"order": "A-17"})
+    await publish(deployed, "m-1", instance_id=other)
+    with trio.fail_after(5):
+        while (await what_became_of(deployed, "m-1"))["status"] == "waiting":
+            await trio.sleep(0.01)
+    assert (await what_became_of(deployed, "m-1"))["instance_id"] == other
+    assert (await deployed.get(f"/process-instances/{other}")).body["status"] == "COMPLETED"
+    assert (await deployed.get(f"/process-instances/{waiting}")).body["status"] == "RUNNING"
+    ended = await deployed.post("/messages", {"name": "shipped", "instance_id": other})
+    assert (ended.status, ended.body["code"]) == (409, "ended")
+    unknown = await deployed.post("/messages", {"name": "shipped", "instance_id": "nobody"})
+    assert (unknown.status, unknown.body["code"]) == (404, "not_found")

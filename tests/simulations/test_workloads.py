@@ -28,7 +28,7 @@ from simulations.workloads.registry import WORKLOADS
 from stellwerk.app.engine import Engine
 from stellwerk.core import facts as f
 from stellwerk.errors import Conflict
-from stellwerk.ports import HistoryStep, InstanceFilter
+from stellwerk.ports import HistoryStep, InstanceFilter, TaskQuery
 from stellwerk.testing import ProcessTest, open_process_test, run_in_virtual_time
 from stellwerk.worker import Worker
 
@@ -140,7 +140,7 @@ class Play:
                 steps=await store.history(summary.instance_id, after=0),
                 runs=self.handlers.runs_of(summary.instance_id),
                 events=self.answers[spec.key],
-                tasks=await self.engine.node.tasks(instance_id=summary.instance_id, limit=100),
+                tasks=await self.engine.node.tasks(TaskQuery(instance_id=summary.instance_id), limit=100),
                 start_sent=self.start_sent[spec.key],
             )
             for summary in await store.instances(InstanceFilter(business_key=spec.key), limit=100)

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from stellwerk.ports import InstanceFilter
-from stellwerk.stores.sqlite import listing, messages, pruning
+from stellwerk.ports import InstanceFilter, TaskQuery
+from stellwerk.stores.sqlite import listing, messages, pruning, task_listing
 from stellwerk.stores.sqlite.migrations import migrate
 
 Plans = Callable[..., list[str]]
@@ -65,8 +65,8 @@ def _root_page(database: sqlite3.Connection, name: str) -> int:
 @pytest.mark.parametrize("topic", [None, "pay"])
 @pytest.mark.parametrize("after", [None, "t"])
 def test_open_tasks_are_listed_from_their_indexes(plans: Plans, topic: str | None, after: str | None) -> None:
-    *_, ready = plans(listing.tasks, None, topic, "READY", 10, after)
-    *_, locked = plans(listing.tasks, None, topic, "LOCKED", 10, after)
+    *_, ready = plans(task_listing.tasks, TaskQuery(topic=topic, state="READY"), 0, 10, after)
+    *_, locked = plans(task_listing.tasks, TaskQuery(topic=topic, state="LOCKED"), 0, 10, after)
     for index in ("external_tasks_ready", "external_tasks_backing_off", "external_tasks_drained"):
         assert index in ready
     assert "external_tasks_locked" in locked
@@ -76,20 +76,62 @@ def test_open_tasks_are_listed_from_their_indexes(plans: Plans, topic: str | Non
 
 
 def test_all_tasks_are_listed_along_the_table_from_the_page_before(plans: Plans) -> None:
-    *_, before, page = plans(listing.tasks, None, None, None, 10, "t")
+    *_, before, page = plans(task_listing.tasks, TaskQuery(), 0, 10, "t")
     assert "USING INTEGER PRIMARY KEY (rowid<?)" in before
     assert page == "SEARCH external_tasks USING INTEGER PRIMARY KEY (rowid>?)"
 
 
 def test_tasks_of_an_instance_are_found_by_it(plans: Plans) -> None:
-    (plan,) = plans(listing.tasks, "i", None, "COMPLETED", 10, None)
+    (plan,) = plans(task_listing.tasks, TaskQuery(instance_id="i", state="COMPLETED"), 0, 10, None)
     assert "external_tasks_of_instance (process_instance=?)" in plan
+
+
+_OF_INSTANCE = "SEARCH external_tasks USING INDEX external_tasks_of_instance (process_instance=?)"
+_LOCKED_INDEX = "external_tasks USING INDEX external_tasks_locked"
+_BY_ID = "SEARCH external_tasks USING INDEX sqlite_autoindex_external_tasks_1 (task_id=?)"
+
+
+@pytest.mark.parametrize("more", [{}, {"topic": "pay", "process_key": "order", "with_retries_left": True}])
+@pytest.mark.parametrize(
+    "conditions, expected",
+    [
+        ({"instance_id": "i"}, _OF_INSTANCE),
+        ({"business_key": "A-17"}, _OF_INSTANCE),
+        ({"business_key": "A-17", "state": "READY"}, _OF_INSTANCE),
+        ({"worker_id": "w"}, _LOCKED_INDEX),
+        ({"is_locked": True}, _LOCKED_INDEX),
+        ({"is_locked": True, "state": "LOCKED"}, _LOCKED_INDEX),
+        ({"task_ids": ("t", "u")}, _BY_ID),
+        ({"task_ids": ("t", "u"), "state": "LOCKED", "topic": "pay"}, _BY_ID),
+    ],
+)
+def test_few_tasks_are_found_and_counted_without_reading_the_others(
+    plans: Plans, conditions: dict[str, object], expected: str, more: dict[str, object]
+) -> None:
+    wanted = TaskQuery(**{**conditions, **more})  # type: ignore[arg-type]
+    for found in (plans(task_listing.tasks, wanted, 0, 10, None), plans(task_listing.count_tasks, wanted, 0)):
+        assert len(found) == 1
+        assert expected in found[0].replace("COVERING ", "")
+        assert "SCAN external_tasks;" not in f"{found[0]};"
+
+
+def test_open_tasks_are_counted_from_their_indexes(plans: Plans) -> None:
+    ready = plans(task_listing.count_tasks, TaskQuery(state="READY"), 0)
+    names = ("external_tasks_ready", "external_tasks_backing_off", "external_tasks_drained")
+    assert [name in plan for name, plan in zip(names, ready, strict=True)] == [True] * 3
+    (of_topic, *_) = plans(task_listing.count_tasks, TaskQuery(state="READY", topic="pay"), 0)
+    assert "USING INDEX external_tasks_ready (task_type=?)" in of_topic
 
 
 @pytest.mark.parametrize(
     "wanted, expected",
     [
         (InstanceFilter(), "SCAN i USING INDEX instances_newest"),
+        (
+            InstanceFilter(process_keys=("order", "re*")),
+            "SCAN i USING INDEX instances_newest; LIST SUBQUERY 1; SCAN json_each VIRTUAL TABLE INDEX 1:; "
+            "CORRELATED SCALAR SUBQUERY 2; SCAN json_each VIRTUAL TABLE INDEX 1:",
+        ),
         (InstanceFilter(started_from_ms=1), "SEARCH i USING INDEX instances_newest (started_at_ms>?)"),
         (
             InstanceFilter(business_key="A-17"),
@@ -135,3 +177,14 @@ def test_awaited_messages_are_found_without_reading_every_subscription(plans: Pl
     (kept,) = plans(messages.waiting_messages, 0, 10, None)
     assert "SEARCH s USING COVERING INDEX subscriptions_by_name (name=? AND key=?)" in kept
     assert "SEARCH messages USING INDEX sqlite_autoindex_messages_1 (message_id>?)" in kept
+
+
+def test_messages_are_matched_as_far_as_they_are_asked_for(plans: Plans) -> None:
+    """In the order of two indexes, laid one into the other: neither of the two lists is made first."""
+    (plan,) = plans(messages.matched_messages, 0, 10)
+    assert "MERGE (UNION ALL)" in plan
+    assert "SCAN m USING INDEX messages_by_arrival" in plan
+    assert "SEARCH s USING INDEX subscriptions_by_name (name=? AND key=?)" in plan
+    assert "SCAN m USING INDEX messages_for_instances" in plan
+    assert "SEARCH s USING INDEX subscriptions_of_instance (instance_id=?)" in plan
+    assert plan.count("TEMP B-TREE") == plan.count("TEMP B-TREE FOR RIGHT PART OF ORDER BY"), "within one message"

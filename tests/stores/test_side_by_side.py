@@ -27,6 +27,7 @@ from stellwerk.core.external_task import Holder, OutcomeKind
 from stellwerk.core.facts import TokenEntered, VariablesSet
 from stellwerk.errors import InvalidInput
 from stellwerk.ports import (
+    ApiKeyRow,
     BirthLease,
     Changeset,
     CheckRepeat,
@@ -38,6 +39,7 @@ from stellwerk.ports import (
     ExtendLease,
     FailTask,
     FetchAndLock,
+    Identity,
     InboxRow,
     InstanceFilter,
     LeaseTasks,
@@ -52,9 +54,15 @@ from stellwerk.ports import (
     RenewLease,
     RenewLeases,
     ResumeSession,
+    RevokeApiKey,
+    Scope,
+    SetTaskPriority,
+    SetTaskRetries,
     Store,
+    StoreApiKey,
     TaskEnding,
     TaskLease,
+    TaskQuery,
 )
 from stellwerk.stores.memory import MemoryStore
 from stellwerk.stores.postgres.dsn import PostgresConfig
@@ -123,8 +131,27 @@ filters = st.builds(
     definition_id=st.sampled_from([None, None, "p:1", "p:2"]),
     business_key=st.sampled_from([None, None, "k1"]),
     with_incident=st.sampled_from([None, None, True, False]),
+    process_keys=st.sampled_from([None, None, None, (), ("p",), ("q", "x"), ("*",), ("q*", "p"), ("pp*",)]),
     started_from_ms=st.sampled_from([None, None, START_MS + 500, START_MS + 1_000]),
     started_before_ms=st.sampled_from([None, None, START_MS + 500, START_MS + 1_000]),
+)
+
+
+task_queries = st.builds(
+    TaskQuery,
+    instance_id=st.none() | st.none() | instances,
+    topic=st.none() | topics,
+    state=st.sampled_from([None, None, "READY", "LOCKED", "COMPLETED", "WAITING"]),
+    worker_id=st.sampled_from([None, None, None, "w", "x"]),
+    is_locked=st.sampled_from([None, None, True, False]),
+    definition_id=st.sampled_from([None, None, None, "p:1", "p:2"]),
+    process_key=st.sampled_from([None, None, None, "p", "q", "p:"]),
+    element_id=st.sampled_from([None, None, None, "Task_1", "E"]),
+    business_key=st.sampled_from([None, None, None, "k1"]),
+    with_retries_left=st.sampled_from([None, None, True, False]),
+    priority_from=st.sampled_from([None, None, 0]),
+    priority_to=st.sampled_from([None, None, 0]),
+    task_ids=st.sampled_from([None, None, None, (), ("t1", "gone", "t1", "t2", "t3"), ("t4",)]),
 )
 
 
@@ -348,6 +375,25 @@ class SideBySide(RuleBasedStateMachine):
     def drop_messages(self, now_ms: int) -> None:
         self.submit(DropMessages(now_ms))
 
+    @rule(task_id=tasks, priority=st.integers(-2, 2))
+    def set_priority(self, task_id: str, priority: int) -> None:
+        self.submit(SetTaskPriority(task_id, priority))
+
+    @rule(task_id=tasks, retries=st.integers(0, 3))
+    def set_retries(self, task_id: str, retries: int) -> None:
+        self.submit(SetTaskRetries(task_id, retries))
+
+    @rule(key_ids=few(small), scopes=few(st.sampled_from(Scope)), topics=st.none() | few(topics))
+    def store_api_keys(self, key_ids: tuple[str, ...], scopes: tuple[Scope, ...], topics: Any) -> None:
+        for key_id in key_ids:
+            identity = Identity(name=f"ü{key_id}", scopes=scopes, topics=topics, key_id=key_id)
+            row = ApiKeyRow(key_id=key_id, secret_digest="d", identity=identity, created_at_ms=self.clock.wall_ms())
+            self.submit(StoreApiKey(row))
+
+    @rule(key_id=small)
+    def revoke_api_key(self, key_id: str) -> None:
+        self.submit(RevokeApiKey(key_id, self.clock.wall_ms()))
+
     @rule(age_ms=st.sampled_from([-1, 0, 1_000]), limit=st.integers(0, 3))
     def prune(self, age_ms: int, limit: int) -> None:
         self.submit(PruneInstances(self.clock.wall_ms() - age_ms, limit))
@@ -375,16 +421,11 @@ class SideBySide(RuleBasedStateMachine):
         self.flush()
         self.ask(lambda store: store.instances(wanted, limit=limit, after=after))
 
-    @rule(
-        instance_id=st.none() | instances,
-        topic=st.none() | topics,
-        state=st.sampled_from([None, "READY", "LOCKED", "COMPLETED"]),
-        limit=st.integers(0, 3),
-        after=st.none() | tasks,
-    )
-    def list_tasks(self, limit: int, after: str | None, **wanted: str | None) -> None:
+    @rule(wanted=task_queries, limit=st.integers(0, 3), after=st.none() | tasks)
+    def list_tasks(self, wanted: TaskQuery, limit: int, after: str | None) -> None:
         self.flush()
-        self.ask(lambda store: store.tasks(**wanted, limit=limit, after=after))
+        self.ask(lambda store: store.count_tasks(wanted))
+        self.ask(lambda store: store.tasks(wanted, limit=limit, after=after))
 
     @rule(milliseconds=st.sampled_from([0, 500, 1_000, 5_000]), wall=st.sampled_from([0, 0, 3_600_000, -3_600_000]))
     def time_passes(self, milliseconds: int, wall: int) -> None:
@@ -428,11 +469,12 @@ async def everything(store: Store) -> list[object]:
     for task_id in TASKS:
         found += [await store.task(task_id), list(await store.attempts(task_id))]
     for topic in TOPICS:
-        found += [await store.ready_tasks(topic, 3), await store.tasks(topic=topic)]
+        found += [await store.ready_tasks(topic, 3), await store.tasks(TaskQuery(topic=topic))]
     found += [await store.draining_ready(9), await store.due_timers(1, 2), await store.matched_messages(4, 2)]
     found += [await store.incidents(), await store.user_tasks("i1")]
     found += [sorted(row.dedupe_key for row in await store.inbox(99)), await store.latest_definition("1")]
     found.append(await store.topic_backlogs())
+    found += [list(await store.api_keys()), await store.has_api_keys(), await store.api_key("1")]
     return found
 
 

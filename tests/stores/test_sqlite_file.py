@@ -14,7 +14,7 @@ import pytest
 
 from stellwerk.core.changes import RowChanges
 from stellwerk.errors import InvariantBroken, StoreUnavailable
-from stellwerk.ports import Committed
+from stellwerk.ports import Committed, TaskQuery
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.stores.sqlite.migrations import known_migrations
 from stellwerk.system.file_lock import FileLock
@@ -411,7 +411,7 @@ async def test_hot_statements_use_their_index(tmp_path: Path, make_store: MakeSt
     await store.ready_tasks("payment", 10)
     await store.due_timers(0, 10)
     await store.draining_ready(10)
-    await store.tasks(instance_id=task.instance_id)
+    await store.tasks(TaskQuery(instance_id=task.instance_id))
     await store.matched_messages(0, 10)
     await world.commit(world.completion(task))
     store._opened().set_trace_callback(None)

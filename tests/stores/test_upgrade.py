@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stellwerk.core.changes import RowChanges
-from stellwerk.ports import Pruned, PruneInstances
+from stellwerk.ports import ApiKeyRow, Identity, Pruned, PruneInstances, Scope, StoreApiKey
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.stores.sqlite import migrations as module
 from stellwerk.stores.sqlite.migrations import known_migrations
@@ -54,4 +54,30 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
     assert [row.instance_id for row in await store.instances()] == ["running"]
     (backlog,) = await store.topic_backlogs()
     assert (backlog.ready, backlog.locked) == (0, 1)
+    await store.close()
+
+
+async def test_a_file_of_the_schema_before_api_keys_gets_their_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engine.db"
+    before = [migration for migration in known_migrations() if migration.number <= 2]
+    with monkeypatch.context() as earlier_version:
+        earlier_version.setattr(module, "known_migrations", lambda: before)
+        store = store_at(path)
+        await store.open()
+        await StoreWorld(store, ManualClock()).step("running", RowChanges(new_tasks=(new_task("ready"),)))
+        await store.close()
+    assert applied(path) == [1, 2]
+
+    store = store_at(path)
+    await store.open()
+    assert await store.has_api_keys() is False
+    assert await store.task("ready") is not None
+    identity = Identity(name="anna", scopes=(Scope.CLIENT,))
+    row = ApiKeyRow(key_id="k", secret_digest="d", identity=identity, created_at_ms=1)
+    assert list(await store.transact([StoreApiKey(row)])) == [None]
+    await store.close()
+    await store.open()
+    assert list(await store.api_keys()) == [row]
     await store.close()

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import attrs
+import h11
 import pytest
 import trio
 import trio.testing
@@ -275,6 +277,210 @@ def offer() -> Callable[..., Json]:
 @pytest.fixture
 def observe() -> Callable[[Worker], Observed]:
     return Observed
+
+
+# --- an engine that is polled ----------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Asked:
+    """One request of a worker, to be answered by the test."""
+
+    connection: HttpPeer
+    path: str
+    headers: dict[str, str]
+    body: Json
+    at: float
+    """When it arrived, on trio's clock."""
+
+    @property
+    def verb(self) -> str:
+        return self.path.rsplit("/", 1)[1]
+
+    @property
+    def task_id(self) -> str:
+        return self.path.split("/")[-2]
+
+    async def answer(self, body: object = None, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        text = json.dumps({} if body is None else body).encode()
+        await self.connection.send(status, text, headers or {})
+
+    async def refuse(self, status: int, code: str, headers: dict[str, str] | None = None) -> None:
+        await self.answer({"code": code, "detail": f"because {code}", "error": ""}, status, headers)
+
+    async def extend(self) -> None:
+        """The good answer to extend-lock."""
+        remaining = self.body["extension_ms"]
+        await self.answer({"lock_expire_at": "2026-01-01T00:01:00.000Z", "lock_remaining_ms": remaining})
+
+    async def hang_up(self) -> None:
+        """Without an answer."""
+        await self.connection.close()
+
+
+class HttpPeer:
+    """The engine's end of one HTTP connection."""
+
+    def __init__(self, stream: trio.abc.Stream, engine: PolledEngine) -> None:
+        self._stream = stream
+        self._engine = engine
+        self._http = h11.Connection(h11.SERVER)
+        self.worker_left = trio.Event()
+        """The worker closed its side."""
+
+    async def serve(self) -> None:
+        try:
+            while isinstance(request := await self._next_event(), h11.Request):
+                await self._hear(request)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.worker_left.set()
+
+    async def _hear(self, request: h11.Request) -> None:
+        body = bytearray()
+        while isinstance(event := await self._next_event(), h11.Data):
+            body += event.data
+        headers = {name.decode(): value.decode() for name, value in request.headers}
+        self._answered = trio.Event()
+        self._engine.hear(Asked(self, request.target.decode(), headers, json.loads(body), trio.current_time()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_end)
+            await self._answered.wait()
+            nursery.cancel_scope.cancel()
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+
+    async def _notice_end(self) -> None:
+        try:
+            data = await self._stream.receive_some()
+            assert data == b"", "the worker sends one request at a time"
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._answered.set()  # by nothing
+        self.worker_left.set()
+
+    async def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(bytes(await self._stream.receive_some()))
+        return event
+
+    async def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        head = h11.Response(status_code=status, headers=[("content-length", str(len(body))), *headers.items()])
+        events = (head, h11.Data(data=body), h11.EndOfMessage())
+        await self._stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
+        self._answered.set()
+
+    async def close(self) -> None:
+        await self._stream.aclose()
+
+
+class PolledEngine:
+    """Answers HTTP requests by hand, over memory streams, so that time is virtual; `refuses` makes it unreachable."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._waiting: deque[Asked] = deque()
+        self._heard = trio.Event()
+        self.refuses = False
+        self.dials = 0
+        self.log: list[Asked] = []
+
+    async def dial(self, endpoint: Endpoint) -> trio.abc.Stream:
+        self.dials += 1
+        if self.refuses:
+            raise ConnectionRefusedError("nobody there")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(HttpPeer(ours, self).serve)
+        return theirs
+
+    def hear(self, asked: Asked) -> None:
+        self.log.append(asked)
+        self._waiting.append(asked)
+        self._heard.set()
+        self._heard = trio.Event()
+
+    async def receive(self, verb: str, task_id: str | None = None, **wanted: object) -> Asked:
+        """The next request of that verb (``complete|fail``: of these) with these fields; others wait for their turn."""
+        verbs = verb.split("|")
+        with trio.fail_after(2_000):
+            while True:
+                for asked in self._waiting:
+                    fits = asked.verb in verbs and task_id in (None, asked.task_id)
+                    if fits and all(asked.body.get(name) == value for name, value in wanted.items()):
+                        self._waiting.remove(asked)
+                        return asked
+                await self._heard.wait()
+
+    async def receive_poll(self, **wanted: object) -> Asked:
+        """The next poll that is to be answered with tasks, if there are any; quick ones bring nothing."""
+        while True:
+            poll = await self.receive("fetch-and-lock", None, **wanted)
+            if poll.body["wait_ms"]:
+                return poll
+            await poll.answer([])
+
+    async def bring_nothing(self) -> None:
+        """Answer every further poll when its time is up."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._wait_in_vain, await self.receive("fetch-and-lock"))
+
+    async def _wait_in_vain(self, poll: Asked) -> None:
+        await trio.sleep(poll.body["wait_ms"] / 1000)
+        await poll.answer([])
+
+    async def extend_all(self) -> None:
+        while True:
+            await (await self.receive("extend-lock")).extend()
+
+    def count(self, verb: str) -> int:
+        return sum(asked.verb == verb for asked in self.log)
+
+
+def make_task(task_id: str = "t1", fence: int = 7, topic: str = "payment", **changes: Any) -> Json:
+    return {
+        "task_id": task_id,
+        "token_id": "token-1",
+        "process_instance_id": "instance-1",
+        "task_type": topic,
+        "variables": {"amount": 12},
+        "fence": fence,
+        "lock_expire_at": "2026-01-01T00:00:30.000Z",
+        "lock_remaining_ms": 30_000,
+        "retries": 3,
+        "attempt": 1,
+        "priority": 5,
+        "business_key": "order-17",
+        "process_definition_id": "order:3",
+        "element_id": "Task_Pay",
+        "created_at": "2026-01-01T00:00:00.000Z",
+        "headers": {"currency": "EUR"},
+        "single_try": False,
+        **changes,
+    }
+
+
+@pytest.fixture
+def polled(nursery: trio.Nursery) -> PolledEngine:
+    return PolledEngine(nursery)
+
+
+@pytest.fixture
+def polled_engine() -> type[PolledEngine]:
+    """For tests that run trio themselves."""
+    return PolledEngine
+
+
+@pytest.fixture
+def polling(polled: PolledEngine) -> Observed:
+    return Observed(Worker("http://engine:10560", worker_id="w1", transport="http", dial=polled.dial))
+
+
+@pytest.fixture
+def pulled_task() -> Callable[..., Json]:
+    return make_task
+
+
+# --- an engine on the network ----------------------------------------------------------------------------------------
 
 
 class NetworkEngine:

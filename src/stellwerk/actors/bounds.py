@@ -9,11 +9,14 @@ from stellwerk.limits import Limits
 from stellwerk.wire.messages import LeaseRef, Subscribe
 
 __all__ = [
+    "PRIORITY_MAX",
     "RETRIES_MAX",
     "check_error_code",
     "check_length",
     "check_lock_duration",
+    "check_priority",
     "check_report",
+    "check_retries",
     "check_subscription",
     "check_task_id",
     "check_topic",
@@ -22,6 +25,8 @@ __all__ = [
 
 RETRIES_MAX = 2**31 - 1
 """As many as a model can ask for."""
+PRIORITY_MAX = 2**31 - 1
+"""And the negative of it is the least."""
 _FENCE_MAX = 2**63 - 1
 
 
@@ -45,6 +50,18 @@ def check_lock_duration(duration_ms: int, limits: Limits) -> None:
     low, high = limits.lock_duration_ms_min, limits.lock_duration_ms_max
     if not low <= duration_ms <= high:
         raise InvalidInput(f"a lock lasts {low} to {high} ms, not {duration_ms} @ $.lock_duration_ms")
+
+
+def check_retries(retries: int | None) -> None:
+    """:raises InvalidInput: a task could not be tried so often."""
+    if retries is not None and not 1 <= retries <= RETRIES_MAX:
+        raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")
+
+
+def check_priority(priority: int) -> None:
+    """:raises InvalidInput: no model could say that."""
+    if abs(priority) > PRIORITY_MAX:
+        raise InvalidInput(f"a priority is {-PRIORITY_MAX} to {PRIORITY_MAX} @ $.priority")
 
 
 def check_subscription(message: Subscribe, limits: Limits) -> None:

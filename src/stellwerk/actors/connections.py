@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 import attrs
 
 from stellwerk.actors.leases import Subscription
+from stellwerk.actors.pullers import Pullers
 from stellwerk.actors.session import WorkerSession
 from stellwerk.instants import InstantMs
 from stellwerk.ports import NodeReport, SessionReport, SubscriptionReport, TopicBacklog, TopicReport
@@ -55,7 +56,7 @@ class SubscriptionView:
 
 @attrs.frozen(kw_only=True)
 class WorkerView:
-    """A connected session."""
+    """A connected session, or a worker that polls."""
 
     worker_id: str
     session_id: str
@@ -82,9 +83,9 @@ class Attended:
 # --- of this node ----------------------------------------------------------------------------------------------------
 
 
-def session_reports(sessions: Iterable[WorkerSession]) -> list[SessionReport]:
-    """The connected ones, by worker id, and the longest connected first."""
-    reports = [_session_report(session) for session in sessions if not session.closed]
+def session_reports(sessions: Iterable[WorkerSession], pullers: Pullers) -> list[SessionReport]:
+    """The connected ones, and those that poll, by worker id, and the longest connected first."""
+    reports = [_session_report(session) for session in sessions if not session.closed] + pullers.session_reports()
     return sorted(reports, key=lambda report: (report.worker_id, report.connected_at_ms, report.session_id))
 
 
@@ -104,17 +105,23 @@ def _session_report(session: WorkerSession) -> SessionReport:
     )
 
 
-def topic_reports(sessions: Iterable[WorkerSession]) -> list[TopicReport]:
-    """Topics to which a connected worker subscribes, by name."""
+def topic_reports(sessions: Iterable[WorkerSession], pullers: Pullers) -> list[TopicReport]:
+    """Topics to which a connected worker subscribes, or for which one polls, by name."""
     subscribed: dict[str, list[Subscription]] = {}
     for session in sessions:
         for subscription in () if session.closed else session.subscriptions:
             if subscription.max_tasks > 0:
                 subscribed.setdefault(subscription.topic, []).append(subscription)
+    polled = pullers.topics()
     return [
-        TopicReport(topic, len(held), sum(subscription.room for subscription in held))
-        for topic, held in sorted(subscribed.items())
+        _topic_report(topic, subscribed.get(topic, ()), *polled.get(topic, (0, 0)))
+        for topic in sorted({*subscribed, *polled})
     ]
+
+
+def _topic_report(topic: str, held: Sequence[Subscription], pulling: int, free: int) -> TopicReport:
+    """:param pulling: workers that poll, ``free``: what they would take."""
+    return TopicReport(topic, len(held) + pulling, sum(subscription.room for subscription in held) + free)
 
 
 # --- of all nodes ----------------------------------------------------------------------------------------------------

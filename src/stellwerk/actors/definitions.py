@@ -28,6 +28,7 @@ from stellwerk.model.reader import ReadResult, read_definitions
 from stellwerk.ports import DefinitionRow, DeployDefinitions, Deployed, Ports
 
 __all__ = [
+    "DefinitionDeleted",
     "Definitions",
     "DeployRefused",
     "DeployedProcess",
@@ -61,6 +62,10 @@ class DeployRefused(InvalidInput):
 
 class NewerVersion(Conflict):
     """The newest version of a process was asked for, and another node deployed a newer one (consistency.md 7)."""
+
+
+class DefinitionDeleted(NotFound):
+    """A version was to be started that was just deleted."""
 
 
 @attrs.frozen
@@ -117,6 +122,11 @@ class Definitions:
 
     def forget_all_latest(self) -> None:
         self._latest.clear()
+
+    def forget(self, definition_id: str) -> None:
+        """It may have been deleted."""
+        self._parsed.pop(definition_id, None)
+        self.forget_latest([definition_id.rpartition(":")[0]])
 
     def _deployed(self, row: DefinitionRow) -> None:
         """Two deployments at the same moment may hear of their commits in any order: the newer one counts."""
@@ -178,8 +188,14 @@ class Definitions:
         return found
 
     async def latest(self, key: str, version: int | None = None) -> DeployedProcess:
-        """The newest version of process `key`, or the one that is asked for."""
-        return await self.get(f"{key}:{await self._newest(key) if version is None else version}")
+        """The newest version of process `key`, or the one that is asked for. :raises NotFound: there is none."""
+        if version is not None:
+            return await self.get(f"{key}:{version}")
+        try:
+            return await self.get(f"{key}:{await self._newest(key)}")
+        except NotFound:  # another node may have deleted the one that was the newest
+            self.forget_latest([key])
+            return await self.get(f"{key}:{await self._newest(key)}")
 
     async def _newest(self, key: str) -> int:
         known = self._latest.get(key)

@@ -10,7 +10,8 @@ not find any more, and tells the others when tasks become READY for which no wor
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 import trio
@@ -47,6 +48,8 @@ _SCANS_APART_TIMES = 2.0
 """At least so long, and so often as long as the last scan took, lies between two scans that other nodes cause."""
 _SHARED_HINTS_MAX = 1_000
 """Many nodes read the same tasks ahead: the more, the more of them are gone when their turn comes."""
+_POLLS_AT_ONCE = 50
+"""So many of those that wait are compared for each hand-out: thousands may wait."""
 _RENEW_AGAIN_SECONDS = 0.5
 _NEVER = float("inf")
 _RENEWALS_MIN = 1_000
@@ -76,6 +79,17 @@ class _Pick:
     subscription: Subscription
 
 
+@attrs.define(eq=False)
+class _Pass:
+    """Somebody wants to know when all READY tasks were looked at for a subscription."""
+
+    subscription: Subscription
+    looked: Callable[[bool], None]
+    scans_begun: int
+    """When it was asked for. A later one sees what other nodes did before."""
+    is_half_done: bool = False
+
+
 class TopicDispatcher:
     def __init__(self, topic: str, services: DispatcherServices) -> None:
         self.topic = topic
@@ -83,15 +97,23 @@ class TopicDispatcher:
         self._services = services
         self._clock = services.ports.clock
         self._subscriptions: dict[str, Subscription] = {}
+        """Of sessions, by their ids."""
+        self._polls: dict[str | None, dict[tuple[str, int], Subscription]] = {}
+        """The subscriptions of polls, by filter; the longest waiting first."""
+        self._passes: dict[tuple[str, int], _Pass] = {}
         self._ready: list[ReadyTask] = []
         """A heap; sorted while a subscription filters."""
-        self.filters = TopicFilters(topic, services.ports, services.limits, self._subscriptions, self.wake)
-        self._known: set[str] = set()
+        self.filters = TopicFilters(topic, services.ports, services.limits, self._holders_of_filters, self.wake)
+        self._known: dict[str, ReadyTask] = {}
+        """Those of `_ready`, by id."""
         self._dry = False
         self._scan_at = 0.0
         self._scanned_at = 0.0
         self._scan_pause = 0.0
         self._scan_is_asked = False
+        self._scans_begun = 0
+        self._scan_done = 0
+        """Number of the last scan that is in."""
         self._is_shared = services.ports.store.is_shared
         self._has_news = False
         """Tasks became READY here since it was last looked whether other nodes should know."""
@@ -104,11 +126,12 @@ class TopicDispatcher:
         """When somebody last had to do with it, as far as `idle` knows."""
 
     def __repr__(self) -> str:
-        return f"<TopicDispatcher {self.topic!r} ready {len(self._ready)} workers {len(self._subscriptions)}>"
+        return f"<TopicDispatcher {self.topic!r} ready {len(self._ready)} workers {self.workers}>"
 
     @property
     def workers(self) -> int:
-        return sum(1 for subscription in self._subscriptions.values() if subscription.max_tasks > 0)
+        sessions = sum(1 for subscription in self._subscriptions.values() if subscription.max_tasks > 0)
+        return sessions + sum(len(polls) for polls in self._polls.values())
 
     @property
     def ready(self) -> int:
@@ -117,7 +140,7 @@ class TopicDispatcher:
     @property
     def idle(self) -> bool:
         """No worker subscribes and no lease is held: it may be ended, for the next one starts with a scan."""
-        if self._is_resting and not self._subscriptions and not self._holds_leases():
+        if self._is_resting and not self._subscriptions and not self._polls and not self._holds_leases():
             return True
         self.last_active = self._clock.monotonic()
         return False
@@ -144,6 +167,41 @@ class TopicDispatcher:
         if subscription is not None and subscription.filter is not None:
             self.filters_changed()
 
+    def add_poll(self, subscription: Subscription, looked: Callable[[bool], None]) -> None:
+        """A poll waits, until `remove_poll`; its room and its filter stay as they are.
+
+        ``looked`` is told when it has got what it can have of the READY tasks that are known here: with False while it
+        is not sure that there are no others in the store (`scan_soon` makes it sure), once with True when it is.
+        """
+        alike = self._polls.setdefault(subscription.filter_key, {})
+        alike[subscription.key] = subscription
+        self._passes[subscription.key] = _Pass(subscription, looked, self._scans_begun)
+        if subscription.filter is not None and len(alike) == 1:
+            self.filters_changed()
+        self.wake()
+
+    def remove_poll(self, subscription: Subscription) -> None:
+        """It is over, or soon will be: no new work."""
+        self.last_active = self._clock.monotonic()
+        self._passes.pop(subscription.key, None)
+        alike = self._polls.get(subscription.filter_key, {})
+        if alike.pop(subscription.key, None) is None or alike:
+            return
+        del self._polls[subscription.filter_key]
+        if subscription.filter is not None:
+            self.filters_changed()
+
+    def _holders_of_filters(self) -> Iterator[Subscription]:
+        """Of each filter at least one subscription that has it; all those of sessions."""
+        yield from (held for held in self._subscriptions.values() if held.filter is not None)
+        yield from (next(iter(polls.values())) for key, polls in self._polls.items() if key is not None)
+
+    def _takers(self) -> Iterator[Subscription]:
+        """Who might take a task: all sessions, and of polls with the same filter those that have waited longest."""
+        yield from self._subscriptions.values()
+        for polls in self._polls.values():
+            yield from islice((poll for poll in polls.values() if poll.room), _POLLS_AT_ONCE)
+
     def filters_changed(self) -> None:
         """A subscription filters in another way, or not any more."""
         self.filters.subscriptions_changed(self._ready)
@@ -165,8 +223,11 @@ class TopicDispatcher:
         self._keep(hint)
 
     def _keep(self, hint: ReadyTask) -> None:
-        if hint.task_id in self._known:
-            return
+        known = self._known.get(hint.task_id)
+        if known is not None:
+            if known.rank == hint.rank:
+                return
+            self._remove(known)  # it has another priority now
         if len(self._ready) >= self._hints_max:
             self._dry = False
             return
@@ -175,7 +236,7 @@ class TopicDispatcher:
             self.filters.add(hint)
         else:
             heapq.heappush(self._ready, hint)
-        self._known.add(hint.task_id)
+        self._known[hint.task_id] = hint
         self.wake()
 
     def returned(self, task: ExternalTask, now_ms: int | None = None) -> None:
@@ -198,7 +259,7 @@ class TopicDispatcher:
             return None
         if self._is_shared and self._clock.monotonic() > self._scan_at:
             return None  # what other nodes left was not looked at for long
-        subscription = _roomiest(held for held in self._subscriptions.values() if held.filter is None)
+        subscription = _roomiest(held for held in self._takers() if held.filter is None)
         if subscription is None:
             return None
         subscription.reserve(task.task_id, len(task.variables))
@@ -206,7 +267,7 @@ class TopicDispatcher:
         return BirthLease(task.task_id, subscription.link.holder, duration_ms), subscription
 
     def born(self, task: ExternalTask, subscription: Subscription, began: float) -> None:
-        """The changeset that created the task already leased is durable."""
+        """A lease that was not picked here is durable: of a task that was created with it, or was locked by its id."""
         self._deliver([(task, subscription)], began)
 
     # --- the actor -------------------------------------------------------------------------------------------------
@@ -244,7 +305,7 @@ class TopicDispatcher:
             self._is_resting = False
 
     def _has_room(self) -> bool:
-        return any(subscription.room for subscription in self._subscriptions.values())
+        return any(subscription.room for subscription in self._takers())
 
     @property
     def _hints_max(self) -> int:
@@ -256,8 +317,11 @@ class TopicDispatcher:
 
     async def _scan(self) -> None:
         limit = self._hints_max
+        self.filters.forget_unused()
         known = tuple(self._ready) if self.filters.are_active or self._is_shared else ()
         self._scan_is_asked = False
+        self._scans_begun += 1
+        number = self._scans_begun
         began = self._clock.monotonic()
         scan = await self._services.ports.store.ready_tasks(self.topic, limit)
         self._dry = len(scan.tasks) < limit
@@ -273,6 +337,7 @@ class TopicDispatcher:
             self._forget_gone(known, scan)
         for hint in scan.tasks:
             self._keep(hint)
+        self._scan_done = number
         if self._scan_is_asked:  # meanwhile: this one may have come too early
             self._plan_asked_scan()
 
@@ -285,21 +350,28 @@ class TopicDispatcher:
             for hint in gone:
                 self._remove(hint)
         elif gone:
-            self._known.difference_update(hint.task_id for hint in gone)
+            for hint in gone:
+                self._known.pop(hint.task_id, None)
             self._ready = [hint for hint in self._ready if hint.task_id in self._known]
             heapq.heapify(self._ready)
 
     def _remove(self, hint: ReadyTask) -> None:
-        self._known.discard(hint.task_id)
-        remove_sorted(self._ready, hint)
-        self.filters.remove(hint)
+        self._known.pop(hint.task_id, None)
+        if self.filters.are_active:
+            remove_sorted(self._ready, hint)
+            self.filters.remove(hint)
+        else:
+            self._ready = [one for one in self._ready if one.task_id != hint.task_id]
+            heapq.heapify(self._ready)
 
     # --- handing out -----------------------------------------------------------------------------------------------
 
     async def _hand_out(self) -> bool:
         """Lease as much as there is room for, in one store call. False: nothing to do."""
         picks = self._pick()
+        passes = [one for one in self._passes.values() if self._has_looked_for(one.subscription)]
         if not picks:
+            self._tell(passes)
             return False
         began = self._clock.monotonic()
         wishes = tuple(
@@ -330,7 +402,24 @@ class TopicDispatcher:
         if self._is_shared and refused > len(leased):
             self._plan_asked_scan()  # other nodes are ahead: most of what is known here is gone
         self._deliver(leased, began)
+        self._tell(passes)
         return True
+
+    def _has_looked_for(self, subscription: Subscription) -> bool:
+        """There is room left, and nothing that is known to fill it."""
+        if not subscription.room:
+            return False
+        takes = subscription.filter
+        return not self._ready or (takes is not None and self.filters.takes_nothing(takes.key))
+
+    def _tell(self, passes: Iterable[_Pass]) -> None:
+        for one in passes:
+            if self._scan_done > one.scans_begun or (self._dry and not self._is_shared):
+                self._passes.pop(one.subscription.key, None)
+                one.looked(True)
+            elif not one.is_half_done:
+                one.is_half_done = True
+                one.looked(False)
 
     def _pick(self) -> list[_Pick]:
         if not self.filters.are_active:
@@ -347,13 +436,13 @@ class TopicDispatcher:
     def _pick_in_order(self) -> list[_Pick]:
         """Each task for the worker with the most room then, of equals the one that subscribed first."""
         picks: list[_Pick] = []
-        rooms = [(-held.room, number, held) for number, held in enumerate(self._subscriptions.values())]
+        rooms = [(-held.room, number, held) for number, held in enumerate(self._takers())]
         rooms = [entry for entry in rooms if entry[0]]
         heapq.heapify(rooms)
         while rooms and self._ready and len(picks) < self._services.limits.commit_operations_max:
             _, number, subscription = rooms[0]
             task = heapq.heappop(self._ready)
-            self._known.discard(task.task_id)
+            self._known.pop(task.task_id, None)
             subscription.reserve(task.task_id, task.payload_bytes)
             picks.append(_Pick(task, subscription))
             # Asked again: large tasks fill a session before its count of tasks does.
@@ -375,12 +464,12 @@ class TopicDispatcher:
 
     def _possible_picks(self) -> Iterator[_Pick]:
         by_filter: dict[str | None, list[Subscription]] = {}
-        for held in self._subscriptions.values():
-            by_filter.setdefault(held.filter_text, []).append(held)
-        for text, alike in by_filter.items():
+        for held in self._takers():
+            by_filter.setdefault(held.filter_key, []).append(held)
+        for key, alike in by_filter.items():
             subscription = _roomiest(alike)
             if subscription is not None:
-                task = self._ready[0] if text is None else self.filters.first(text)
+                task = self._ready[0] if key is None else self.filters.first(key)
                 if task is not None:
                     yield _Pick(task, subscription)
 

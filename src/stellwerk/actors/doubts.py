@@ -68,6 +68,8 @@ class LeaseDoubts:
 
     async def _settle(self, task_id: str, subscription: Subscription) -> None:
         task = await self._ports.store.task(task_id)
+        if self._in_doubt.get(task_id) is not subscription:
+            return  # meanwhile it was leased again: who holds it is known, or was
         if task is not None and self._is_forgotten(task, subscription):
             session_id = subscription.link.holder.session_id
             release = ReleaseLease(task_id, task.fence, session_id, started=False)

@@ -9,14 +9,15 @@ decided while the task is READY: variables of a task never change.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import attrs
 import trio
 
 from stellwerk.actors.leases import Subscription
-from stellwerk.actors.payloads import PayloadFilter
+from stellwerk.actors.payloads import TaskFilter
+from stellwerk.core.external_task import ExternalTask
 from stellwerk.limits import Limits
 from stellwerk.ports import Ports, ReadyTask
 
@@ -26,13 +27,17 @@ _BATCH_MAX = 100
 _BATCH_BYTES_MAX = 4 * 1024 * 1024
 _BATCH_SECONDS = 0.05
 """Batches become smaller when one takes longer: the thread also serves others."""
+_UNUSED_MAX = 8
+"""Filters without a subscription whose queues are kept: a worker that polls comes back with the same one, and what was
+decided for it must not be decided anew each time."""
+_UNUSED_SECONDS = 60.0
 
 
 @attrs.define(eq=False)
 class _Queue:
     """READY tasks that one filter takes, or that it may take."""
 
-    filter: PayloadFilter
+    filter: TaskFilter
     waiting: list[ReadyTask]
     """In order of hand-out."""
     matching: set[str] = attrs.field(factory=set)
@@ -40,6 +45,15 @@ class _Queue:
     is_wanted: bool = False
     """Somebody has room, and the first of `waiting` is not decided."""
     batch: int = 10
+    slowness_is_logged: bool = False
+    unused_since: float | None = None
+    """Monotonic seconds; None: a subscription has this filter."""
+
+    def leave(self, now: float) -> None:
+        """No subscription has this filter any more."""
+        if self.unused_since is None:
+            self.unused_since = now
+            self.is_wanted = False
 
     def undecided(self) -> list[ReadyTask]:
         found = []
@@ -66,14 +80,14 @@ class _Queue:
 
 
 class TopicFilters:
-    """``changed`` is called when more is decided."""
+    """``subscriptions`` gives at least one with each filter that there is; ``changed`` is called as more is decided."""
 
     def __init__(
         self,
         topic: str,
         ports: Ports,
         limits: Limits,
-        subscriptions: Mapping[str, Subscription],
+        subscriptions: Callable[[], Iterable[Subscription]],
         changed: Callable[[], None],
     ) -> None:
         self._topic = topic
@@ -94,13 +108,24 @@ class TopicFilters:
 
     def subscriptions_changed(self, ready: list[ReadyTask]) -> None:
         """Queues for the filters that there are now; ``ready`` is sorted where need be."""
-        filters = {held.filter.text: held.filter for held in self._subscriptions.values() if held.filter is not None}
+        filters = {held.filter.key: held.filter for held in self._subscriptions() if held.filter is not None}
         if filters and not self._queues:
             ready.sort(key=lambda task: (task.rank, task.created_at_ms, task.task_id))  # as they compare, but faster
-        self._queues = {
-            text: self._queues.get(text) or _Queue(payload_filter, list(ready))
-            for text, payload_filter in filters.items()
-        }
+        queues = {key: queue for key, queue in self._queues.items() if key not in filters}
+        for queue in queues.values():
+            queue.leave(self._ports.clock.monotonic())
+        for key, wanted in filters.items():
+            queues[key] = self._queues.get(key) or _Queue(wanted, list(ready))
+            queues[key].unused_since = None
+        self._queues = queues
+        self.forget_unused()
+
+    def forget_unused(self) -> None:
+        """Queues that nobody came back for."""
+        unused = [(queue.unused_since, key) for key, queue in self._queues.items() if queue.unused_since is not None]
+        too_old = self._ports.clock.monotonic() - _UNUSED_SECONDS
+        for _, key in unused[:-_UNUSED_MAX] + [entry for entry in unused[-_UNUSED_MAX:] if entry[0] <= too_old]:
+            del self._queues[key]
 
     def add(self, task: ReadyTask) -> None:
         for queue in self._queues.values():
@@ -110,9 +135,13 @@ class TopicFilters:
         for queue in self._queues.values():
             queue.remove(task)
 
-    def first(self, text: str) -> ReadyTask | None:
+    def takes_nothing(self, key: str) -> bool:
+        """Of all tasks that are known: that is decided."""
+        return not self._queues[key].waiting
+
+    def first(self, key: str) -> ReadyTask | None:
         """The task that this filter takes next. None: there is none, or it is not decided yet (and soon will be)."""
-        queue = self._queues[text]
+        queue = self._queues[key]
         if not queue.waiting:
             return None
         if queue.waiting[0].task_id in queue.matching:
@@ -132,50 +161,51 @@ class TopicFilters:
             await self._wanted.wait()
 
     async def _screen(self, queue: _Queue) -> None:
-        tasks = queue.undecided()
-        payloads = await self._payloads(tasks)
+        hints = queue.undecided()
+        tasks = await self._tasks(hints)
         began = self._ports.clock.monotonic()
-        verdicts = await self._ports.background.run_sync(partial(_verdicts, queue.filter, payloads, self._seconds_max))
+        verdicts = await self._ports.background.run_sync(partial(_verdicts, queue.filter, tasks, self._seconds_max))
         queue.batch_took(self._ports.clock.monotonic() - began)
-        for task, verdict in zip(tasks, verdicts, strict=False):
-            queue.decide(task, verdict is True)
+        for hint, verdict in zip(hints, verdicts, strict=False):
+            queue.decide(hint, verdict is True)
             if verdict is None:
-                self._log_slowness(queue.filter.text, task)
+                self._log_slowness(queue, hint)
         queue.is_wanted = False
         self._changed()
 
-    async def _payloads(self, tasks: Sequence[ReadyTask]) -> list[bytes | None]:
-        """Of the first of these tasks, as many as fit into a batch; None: the row is gone."""
-        payloads: list[bytes | None] = []
+    async def _tasks(self, hints: Sequence[ReadyTask]) -> list[ExternalTask | None]:
+        """The rows of the first of these, as many as fit into a batch; None: the row is gone."""
+        tasks: list[ExternalTask | None] = []
         size = 0
-        for hint in tasks:
+        for hint in hints:
             task = await self._ports.store.task(hint.task_id)
-            payloads.append(None if task is None else task.variables)
+            tasks.append(task)
             size += 0 if task is None else len(task.variables)
             if size > _BATCH_BYTES_MAX:
                 break
-        return payloads
+        return tasks
 
-    def _log_slowness(self, text: str, task: ReadyTask) -> None:
-        for subscription in self._subscriptions.values():
-            slow = subscription.filter
-            if slow is not None and slow.text == text and not slow.slowness_is_logged:
-                slow.slowness_is_logged = True
-                self._ports.log.warning(
-                    "a filter takes too long; the task counts as not matching",
-                    topic=self._topic,
-                    worker=subscription.link.holder.worker_id,
-                    filter=text,
-                    task=task.task_id,
-                )
+    def _log_slowness(self, queue: _Queue, task: ReadyTask) -> None:
+        """Once, naming one of those who filter so."""
+        holders = [held for held in self._subscriptions() if held.filter_key == queue.filter.key]
+        if queue.slowness_is_logged or not holders:
+            return
+        queue.slowness_is_logged = True
+        self._ports.log.warning(
+            "a filter takes too long; the task counts as not matching",
+            topic=self._topic,
+            worker=holders[0].link.holder.worker_id,
+            filter=queue.filter.text,
+            task=task.task_id,
+        )
 
 
-def _verdicts(payload_filter: PayloadFilter, payloads: Sequence[bytes | None], seconds_max: float) -> list[bool | None]:
-    """One for each payload, but the first that takes too long (None) is the last: there may be many such."""
+def _verdicts(wanted: TaskFilter, tasks: Sequence[ExternalTask | None], seconds_max: float) -> list[bool | None]:
+    """One for each task, but the first that takes too long (None) is the last: there may be many such."""
     verdicts: list[bool | None] = []
-    for payload in payloads:
+    for task in tasks:
         # A row that is gone refuses the lease, and with that the hint goes too.
-        verdicts.append(True if payload is None else payload_filter.matches(payload, seconds_max))
+        verdicts.append(True if task is None else wanted.matches(task, seconds_max))
         if verdicts[-1] is None:
             break
     return verdicts

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.definitions import Definitions, DeployedProcess, NewerVersion
+from stellwerk.actors.definitions import DefinitionDeleted, Definitions, DeployedProcess, NewerVersion
 from stellwerk.actors.mailbox import Mailbox, Reply
 from stellwerk.actors.steps import Envelope, Step, answer_lease, endings_of, messages_of, repeat_of, subjects_of
 from stellwerk.actors.views import state_of
@@ -51,6 +51,7 @@ _LOCKED_AFTER_REFUSALS = 3
 instance would refuse each other for ever otherwise (consistency.md 4)."""
 _STALE_VERSIONS_MAX = 10
 """A step refused so often for its version, also under the lock, meets a fault, not a rival."""
+_START_GUARDS = frozenset({RefusedGuard.UNDEPLOYED, RefusedGuard.DISABLED})
 _SNAPSHOT_EVERY_STEPS = 100
 """A reload folds at most so many steps."""
 
@@ -356,6 +357,9 @@ class InstanceActor:
             if refused.guard is RefusedGuard.DEFINITION and envelope.must_be_newest:
                 envelope.reply.fail(NewerVersion(f"{refused.subject} was deployed meanwhile"))
                 return
+            if isinstance(envelope.command, StartInstance) and refused.guard in _START_GUARDS:
+                envelope.reply.fail(self._not_startable(refused))
+                return
             if refused.subject in subjects_of(envelope.command):
                 if refused.answer is not None:
                     answer_lease(envelope, refused.answer)
@@ -364,8 +368,14 @@ class InstanceActor:
                 return
         raise InvariantBroken(f"instance {self.instance_id}: {refused.guard.value} guard of {refused.subject} failed")
 
+    def _not_startable(self, refused: RefusedChangeset) -> StellwerkError:
+        if refused.guard is RefusedGuard.DISABLED:
+            return Conflict(f'process "{refused.subject}" is disabled: nothing of it starts', code="disabled")
+        self._services.definitions.forget(refused.subject)
+        return DefinitionDeleted(f'no definition "{refused.subject}" is deployed')
+
 
 def _new_instance(step: Step, state: InstanceState) -> NewInstance:
     key = state.definition_id.rpartition(":")[0]
     must_be_newest = any(envelope.must_be_newest for envelope in step.accepted)
-    return NewInstance(state.definition_id, key, state.business_key, must_be_newest)
+    return NewInstance(state.definition_id, key, state.business_key, must_be_newest, must_be_deployed=True)

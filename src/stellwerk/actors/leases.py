@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from stellwerk.actors.payloads import PayloadFilter
+from stellwerk.actors.payloads import TaskFilter
 from stellwerk.core.external_task import ExternalTask, Holder
 from stellwerk.wire.session import surely_left
 
@@ -65,18 +65,25 @@ class Subscription:
     topic: str
     max_tasks: int = 0
     lock_duration_ms: int = 30_000
-    filter: PayloadFilter | None = None
+    filter: TaskFilter | None = None
     """Only tasks that it matches; None: all. `TopicDispatcher.filters_changed` must follow a change."""
     variables: tuple[str, ...] | None = None
     """Only these variables are sent; None: all."""
+    part: int = 0
+    """Counts the subscriptions that one link has to one topic, with different conditions."""
     leases: dict[str, HeldLease] = attrs.field(factory=dict, repr=False)
     reserved: dict[str, list[int]] = attrs.field(factory=dict, repr=False)
     """Tasks whose lease is being asked of the store, and about how many bytes they take. Twice at once where the store
     is so slow that a lease which it has given runs out before its answer is here."""
 
     @property
-    def filter_text(self) -> str | None:
-        return None if self.filter is None else self.filter.text
+    def filter_key(self) -> str | None:
+        return None if self.filter is None else self.filter.key
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Within its topic."""
+        return self.link.holder.session_id, self.part
 
     @property
     def room(self) -> int:

@@ -17,6 +17,7 @@ from stellwerk.actors.births import TopicBirths
 from stellwerk.actors.bounds import check_length, check_report, shortened
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
+from stellwerk.actors.credentials import Authority, require_worker
 from stellwerk.actors.definitions import Definitions
 from stellwerk.actors.dispatcher import DispatcherServices, TopicDispatcher, ready_hint
 from stellwerk.actors.doubts import LeaseDoubts
@@ -29,6 +30,9 @@ from stellwerk.actors.maintenance import NodeMaintenance
 from stellwerk.actors.neighbours import Neighbours
 from stellwerk.actors.node_config import NodeConfig, NodeIdentity
 from stellwerk.actors.operations import NodeOperations
+from stellwerk.actors.polling import Polling
+from stellwerk.actors.pull_requests import PullRequests
+from stellwerk.actors.pulling import NodePulling
 from stellwerk.actors.reading import NodeReads
 from stellwerk.actors.reports import NodeReports
 from stellwerk.actors.requests import SessionStatistics
@@ -42,7 +46,7 @@ from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.core.instance import InstanceState, InstanceStatus
 from stellwerk.errors import CallerError, Conflict, InvalidInput, StellwerkError
 from stellwerk.ids import FreshIds
-from stellwerk.ports import Committed, Ports, ReadyTask, Resumed, ResumeSession, RevokedLease
+from stellwerk.ports import ANYBODY, Committed, Identity, Ports, ReadyTask, Resumed, ResumeSession, RevokedLease
 from stellwerk.wire.messages import Hello, NackCode
 
 __all__ = ["Node", "NodeConfig", "NodeIdentity", "run_node"]
@@ -50,7 +54,7 @@ __all__ = ["Node", "NodeConfig", "NodeIdentity", "run_node"]
 _LOOK_AGAIN_SECONDS = 0.02
 
 
-class Node(NodeReads, NodeOperations, NodeMaintenance):
+class Node(NodeReads, NodeOperations, NodePulling, NodeMaintenance):
     """See `run_node`. All methods may be called from any task of the trio run that the node lives in."""
 
     def __init__(self, ports: Ports, config: NodeConfig, nursery: trio.Nursery) -> None:
@@ -69,12 +73,16 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self.draining = False
         self._nursery = nursery
         self._waiters = EndWaiters()
+        self.step_watchers: set[Callable[[str, int], None]] = set()
+        """Told of every step of this node's: the instance and its new version. None may wait or fail."""
         self.neighbours = Neighbours(self, self._waiters, is_offline=config.is_offline) if self.is_shared else None
         self.reports = NodeReports(ports, config.identity.node_id, self.report, is_offline=config.is_offline)
         self.attendance = Attendance(ports, self._attended, config.unattended_after_ms)
         self._history_pages = HistoryPages(ports.store)
         self._backups = Backups(ports)
         self._sessions: dict[str, WorkerSession] = {}
+        self.polling = Polling(self)
+        self._pull_requests = PullRequests(self)
         self._instances = Instances(self._instance_services(), nursery)
         self._started_at_ms = ports.clock.wall_ms()
 
@@ -125,14 +133,22 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
 
     # --- workers ---------------------------------------------------------------------------------------------------
 
-    async def open_session(self, hello: Hello) -> WorkerSession:
-        """A worker says hello: its leases of this boot move to the new session or are released."""
+    async def open_session(
+        self, hello: Hello, identity: Identity = ANYBODY, authority: Authority | None = None
+    ) -> WorkerSession:
+        """A worker says hello: its leases of this boot move to the new session or are released.
+
+        :param identity: what its credential allows, which was checked.
+        :param authority: who watches over the credential; None: nobody asks for any.
+        :raises Forbidden: it may not be this worker.
+        """
         if self.config.is_offline:
             raise Conflict("this node is offline: it gives no work to workers")
         self._check_hello(hello)
+        require_worker(identity, hello.worker_id)
         self._supersede(hello)
-        hello = attrs.evolve(hello, client=shortened(hello.client, self.limits.id_chars_max))
-        session = WorkerSession(hello, self.ports.entropy.uuid(), self)
+        hello = attrs.evolve(hello, client=shortened(hello.client, self.limits.id_chars_max), token=None)
+        session = WorkerSession(hello, self.ports.entropy.uuid(), self, identity, authority)
         self._sessions[session.session_id] = session
         try:
             holding = tuple((lease.task_id, lease.fence) for lease in hello.holding)
@@ -154,6 +170,8 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         for held in kept:
             self.dispatcher(held.subscription.topic).watch(held)
         self.spawn(session.watch)
+        if authority is not None:
+            self.spawn(session.credential.watch, self.ports.clock)
         if self.neighbours is not None and hello.session_no > 1:
             self.spawn(self.neighbours.take_back_late_leases, session, session.begun_before)
         if self.draining:
@@ -197,9 +215,12 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self.ports.log.info("draining", workers=len(self._sessions), seconds_max=seconds)
         for session in list(self._sessions.values()):
             session.go_away("the node drains", int(seconds * 1000))
-        await self._wait_until(
-            lambda: self.leases.are_settled and not any(session.is_busy for session in self._sessions.values()), seconds
-        )
+        self.polling.end_all()
+        await self._wait_until(self._is_drained, seconds)
+
+    def _is_drained(self) -> bool:
+        is_busy = any(session.is_busy for session in self._sessions.values())
+        return self.leases.are_settled and not is_busy and not len(self.polling)
 
     async def settle(self, seconds: float) -> None:
         """Wait until no lease is under way: asked of the store, or on its way back because no worker got it. At most
@@ -273,6 +294,9 @@ class Node(NodeReads, NodeOperations, NodeMaintenance):
         self._warn(instance_id, state, changes)
         if changes.status is not None or changes.incidents_opened:
             self._waiters.changed(instance_id)
+        self._waiters.stepped(instance_id)
+        for watch in tuple(self.step_watchers):
+            watch(instance_id, committed.version)
         if self.neighbours is not None:
             self.neighbours.tell_stepped(instance_id, changes)
 

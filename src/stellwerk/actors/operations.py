@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stellwerk.actors.bounds import RETRIES_MAX, check_length
+from stellwerk.actors.bounds import check_length, check_retries
 from stellwerk.actors.clockwork import Clockwork
 from stellwerk.actors.committer import Committer
-from stellwerk.actors.definitions import Definitions, DeployedProcess, Deployment, NewerVersion
+from stellwerk.actors.definitions import DefinitionDeleted, Definitions, DeployedProcess, Deployment, NewerVersion
 from stellwerk.actors.incidents import IncidentFilter, IncidentRetry, RetriedIncidents
 from stellwerk.actors.instance import Envelope
 from stellwerk.actors.instances import Instances
 from stellwerk.actors.mailbox import Reply
 from stellwerk.actors.neighbours import Neighbours
+from stellwerk.actors.task_settings import NodeTaskSettings
 from stellwerk.core.commands import (
+    AssignUserTask,
     CancelInstance,
     Command,
     CompleteUserTask,
@@ -21,13 +23,15 @@ from stellwerk.core.commands import (
     SetVariables,
     StartInstance,
 )
-from stellwerk.errors import Conflict, InvalidInput, LimitExceeded, NotFound, StellwerkError
+from stellwerk.core.facts import InstanceStarted
+from stellwerk.core.instance import InstanceStatus
+from stellwerk.errors import Conflict, IdempotencyConflict, InvalidInput, LimitExceeded, NotFound, StellwerkError
 from stellwerk.ids import derived_id
 from stellwerk.instants import InstantMs
-from stellwerk.json_values import JsonObject, canonical, canonical_object, dumps
+from stellwerk.json_values import JsonObject, canonical, canonical_object, digest, dumps
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
-from stellwerk.ports import LeaseAnswerKind, MessageRow, Ports, PublishMessage
+from stellwerk.ports import DeleteDefinition, LeaseAnswerKind, MessageRow, Ports, PublishMessage, SetProcessEnabled
 
 __all__ = ["NodeOperations"]
 
@@ -39,7 +43,7 @@ _NEWER_VERSIONS_MAX = 10
 """Deployed by others while one instance starts: more is a fault."""
 
 
-class NodeOperations:
+class NodeOperations(NodeTaskSettings):
     """A part of `Node`."""
 
     ports: Ports
@@ -66,10 +70,35 @@ class NodeOperations:
         deployment = await self.definition_cache.deploy(files, failure_policy, adopt_java)
         ids = [row.definition_id for row in deployment.definitions]
         self.ports.log.info("deployed", definitions=" ".join(ids), unchanged=" ".join(deployment.unchanged))
+        self._definitions_changed([row.key for row in deployment.definitions])
+        return deployment
+
+    async def set_process_enabled(self, process_key: str, enabled: bool) -> bool:
+        """Whether instances of the process, of any version, may start. Messages that would start one wait meanwhile.
+
+        → whether that changed anything. :raises NotFound: no such process is deployed.
+        """
+        changed = await self.committer.submit(SetProcessEnabled(process_key, enabled))
+        self.ports.log.info("process enabled" if enabled else "process disabled", process=process_key)
+        self._definitions_changed([process_key])
+        return bool(changed)
+
+    async def delete_definition(self, definition_id: str) -> None:
+        """Delete one version of a process. The newest that is left takes its place.
+
+        :raises NotFound: it is not deployed; Conflict: there are instances of it, running or ended.
+        """
+        try:
+            await self.committer.submit(DeleteDefinition(definition_id))
+        finally:
+            self.definition_cache.forget(definition_id)
+        self.ports.log.info("definition deleted", definition=definition_id)
+        self._definitions_changed([definition_id.rpartition(":")[0]])
+
+    def _definitions_changed(self, process_keys: Sequence[str]) -> None:
         self.clockwork.match_messages()
         if self.neighbours is not None:
-            self.neighbours.tell_deployed([row.key for row in deployment.definitions])
-        return deployment
+            self.neighbours.tell_deployed(process_keys)
 
     async def start_instance(
         self,
@@ -81,7 +110,11 @@ class NodeOperations:
         start_event_id: str | None = None,
         version: int | None = None,
     ) -> str:
-        """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance."""
+        """Start an instance; answers when that is durable. The same ``request_id`` again gives the same instance.
+
+        :raises NotFound: no such process or version is deployed; Conflict: it is disabled (``disabled``);
+            IdempotencyConflict: the ``request_id`` came before with other variables or another business key.
+        """
         for name, value in (("process", process_key), ("business_key", business_key), ("request_id", request_id)):
             self._check_text(name, value)
         instance_id = self.ports.entropy.uuid() if request_id is None else derived_id("start", process_key, request_id)
@@ -95,20 +128,38 @@ class NodeOperations:
 
         for _ in range(_NEWER_VERSIONS_MAX):
             deployed = await self.definition_cache.latest(process_key, version)
-            if request_id is not None and await self.ports.store.instance(instance_id) is not None:
+            if request_id is not None and await self._is_same_start(instance_id, payload, business_key):
                 return instance_id
             try:
                 await self._start(command(deployed), is_fresh=request_id is None, must_be_newest=version is None)
-            except NewerVersion:
+            except (NewerVersion, DefinitionDeleted):
+                if version is not None:
+                    raise
                 self.definition_cache.forget_latest([process_key])
             except StellwerkError:
                 # Two requests with one request_id at the same moment: the other one started it.
-                if request_id is None or await self.ports.store.instance(instance_id) is None:
+                if request_id is None or not await self._is_same_start(instance_id, payload, business_key):
                     raise
                 return instance_id
             else:
                 return instance_id
         raise Conflict(f'newer and newer versions of "{process_key}" are being deployed; the request may be repeated')
+
+    async def _is_same_start(self, instance_id: str, variables: JsonObject, business_key: str | None) -> bool:
+        """Whether the instance is there, as this request would start it.
+
+        :raises IdempotencyConflict: it is there, and was started by another request.
+        """
+        steps = await self.ports.store.history(instance_id, limit=1)
+        if not steps:
+            return False
+        began = steps[0].facts[0]
+        assert isinstance(began, InstanceStarted), began
+        if began.business_key != business_key or digest(began.variables) != digest(variables):
+            raise IdempotencyConflict(
+                f"this request_id was used before, with another request: it started {instance_id}"
+            )
+        return True
 
     async def _start(self, command: StartInstance, *, is_fresh: bool, must_be_newest: bool) -> None:
         """:raises NewerVersion: only where other nodes deploy too; on a store of one's own the cache knows."""
@@ -137,13 +188,31 @@ class NodeOperations:
             raise NotFound(f"there is no open user task {user_task_id}")
         await self._ask(str(row["instance_id"]), CompleteUserTask(user_task_id, self._payload(variables)))
 
+    async def assign_user_task(self, user_task_id: str, assignee: str | None, *, unless_assigned: bool = True) -> None:
+        """Give an open user task to somebody (None: to nobody), unless somebody else has it. Who completes it does not
+        matter to the process.
+
+        :raises NotFound: there is no such open user task; Conflict: somebody else has it (``assigned``).
+        """
+        self._check_text("assignee", assignee)
+        if assignee == "":
+            raise InvalidInput("at least one character is expected @ $.assignee")
+        row = await self.ports.store.user_task(user_task_id)
+        if row is None:
+            raise NotFound(f"there is no open user task {user_task_id}")
+        is_kept = unless_assigned and assignee is not None
+        if is_kept and row["assignee"] not in (None, assignee):
+            raise Conflict(f"user task {user_task_id} is assigned to somebody else", code="assigned")
+        if row["assignee"] != assignee:
+            await self._ask(str(row["instance_id"]), AssignUserTask(user_task_id, assignee, is_kept))
+
     async def resolve_incident(self, incident_id: str, retries: int | None = None) -> None:
         """Try again from where the incident stands.
 
         :param retries: attempts that its task gets; None: as many as it had in the beginning, by its model.
         :raises NotFound: it is not open (any more).
         """
-        _check_retries(retries)
+        check_retries(retries)
         row = await self.ports.store.incident(incident_id)
         if row is None:
             raise NotFound(f"there is no open incident {incident_id}")
@@ -172,7 +241,7 @@ class NodeOperations:
         :param progress: told how many are re-queued so far.
         :raises StoreUnavailable: some may be re-queued already.
         """
-        _check_retries(retries)
+        check_retries(retries)
 
         async def resolve(row: Mapping[str, object]) -> None:
             await self._resolve(row, retries)
@@ -188,17 +257,24 @@ class NodeOperations:
         *,
         ttl_ms: int | None = None,
         message_id: str | None = None,
+        instance_id: str | None = None,
     ) -> str:
         """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
 
         The same ``message_id`` again is no second message while the first is kept; it never starts a second instance.
-        ``ttl_ms`` 0 is for who waits already.
+        ``ttl_ms`` 0 is for who waits already. With ``instance_id`` only that instance can get it, and an empty ``key``
+        then stands for any.
+
+        :raises NotFound: there is no instance ``instance_id``; Conflict: it has ended; IdempotencyConflict: the
+            ``message_id`` came before with another name, key or instance.
         """
-        for field, value in (("name", name), ("key", key), ("message_id", message_id)):
+        for field, value in (("name", name), ("key", key), ("message_id", message_id), ("instance_id", instance_id)):
             self._check_text(field, value)
         if ttl_ms is not None and not 0 <= ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(f"0 to {_TTL_MS_MAX} ms are possible @ $.ttl_ms")
         payload = dumps(self._payload(variables))
+        if instance_id is not None:
+            await self._check_receiver(instance_id, message_id)
         published_at_ms = await self._publishing_instant()
         began = self.ports.clock.monotonic()
         message = MessageRow(
@@ -209,13 +285,33 @@ class NodeOperations:
             published_at_ms=published_at_ms,
             expires_at_ms=published_at_ms
             + max(_TTL_MS_MIN, self.limits.message_ttl_ms_default if ttl_ms is None else ttl_ms),
+            instance_id=instance_id,
         )
-        await self.committer.submit(PublishMessage(message))
+        if not await self.committer.submit(PublishMessage(message)):
+            await self._check_same_message(message)
         self.clockwork.match_messages()
         if self.neighbours is not None:
             self.neighbours.tell_published()
             await self._let_instant_pass(began)
         return message.message_id
+
+    async def _check_same_message(self, message: MessageRow) -> None:
+        """Of the variables nothing is kept once it is correlated."""
+        kept = await self.ports.store.message(message.message_id)
+        if kept is None:
+            return
+        if (kept.name, kept.key, kept.instance_id) != (message.name, message.key, message.instance_id):
+            raise IdempotencyConflict(f'the message_id "{message.message_id}" was used before, for another message')
+
+    async def _check_receiver(self, instance_id: str, message_id: str | None) -> None:
+        """A repeated message may have ended its instance."""
+        summary = await self.ports.store.instance(instance_id)
+        if summary is None:
+            raise NotFound(f"there is no instance {instance_id}")
+        if summary.status == InstanceStatus.RUNNING.value:
+            return
+        if message_id is None or await self.ports.store.message(message_id) is None:
+            raise Conflict(f"instance {instance_id} is {summary.status}", code="ended")
 
     async def _publishing_instant(self) -> InstantMs:
         """Messages with one key are correlated in its order (consistency.md 6), and their time to live begins with it:
@@ -255,8 +351,3 @@ class NodeOperations:
         reply: Reply[LeaseAnswerKind] = Reply()
         await self._instances.post(instance_id, Envelope(command, reply))
         await reply.wait()
-
-
-def _check_retries(retries: int | None) -> None:
-    if retries is not None and not 1 <= retries <= RETRIES_MAX:
-        raise InvalidInput(f"retries must be 1 to {RETRIES_MAX} @ $.retries")

@@ -1,19 +1,23 @@
-"""What a subscription asks of the variables of its tasks: which tasks it takes, and what of them it gets."""
+"""What a subscription asks of its tasks: which of them it takes, and what of their variables it gets."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import attrs
 import msgspec
 import regex
 
-from stellwerk.errors import InvalidInput
+from stellwerk.actors.polls import TaskConditions
+from stellwerk.core.external_task import ExternalTask
+from stellwerk.errors import InvalidInput, StellwerkError
+from stellwerk.json_values import JsonValue, canonical, loads
 from stellwerk.limits import Limits
 
-__all__ = ["PayloadFilter", "make_filter", "selected_variables"]
+__all__ = ["TaskFilter", "make_task_filter", "selected_variables"]
 
 _NODES_MAX = 50_000
 """Of a compiled pattern: some 14 MB, and a few milliseconds to compile."""
@@ -27,28 +31,103 @@ _encoder = msgspec.json.Encoder()
 
 
 @attrs.define(eq=False)
-class PayloadFilter:
-    """A regular expression, searched in the compact JSON text of a task's variables."""
+class TaskFilter:
+    """Conditions that a task meets or not, decided in a thread: variables may be large, and a pattern slow."""
 
-    text: str
-    _pattern: regex.Pattern[str]
-    slowness_is_logged: bool = False
+    key: str
+    """Of equal filters equal."""
+    conditions: TaskConditions
+    _pattern: regex.Pattern[str] | None
 
-    def matches(self, variables: bytes, seconds: float) -> bool | None:
+    @property
+    def text(self) -> str:
+        """For people."""
+        return self.conditions.payload if self.conditions.payload is not None else self.key
+
+    def matches(self, task: ExternalTask, seconds: float) -> bool | None:
         """For a thread of its own: it lets the others run meanwhile. None: undecided when the time was up."""
-        text = variables.decode()
-        for _ in range(_TRIES):
-            try:
-                return self._pattern.search(text, timeout=seconds, concurrent=True) is not None
-            except TimeoutError:
-                continue
-            except (MemoryError, RuntimeError):
-                return None
+        if not _fits(task, self.conditions) or not _has_variables(task.variables, self.conditions.variables):
+            return False
+        return self._pattern is None or _is_found(self._pattern, task.variables.decode(), seconds)
+
+
+def _fits(task: ExternalTask, wanted: TaskConditions) -> bool:
+    if wanted.business_key is not None and task.business_key != wanted.business_key:
+        return False
+    if wanted.definition_ids is not None and task.definition_id not in wanted.definition_ids:
+        return False
+    if wanted.process_keys is None:
+        return True
+    process_key = task.definition_id.rpartition(":")[0]
+    return any(_names(one, process_key) for one in wanted.process_keys)
+
+
+def _names(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _has_variables(text: bytes, wanted: Sequence[tuple[str, JsonValue]]) -> bool:
+    if not wanted:
+        return True
+    try:
+        values = loads(text)
+    except StellwerkError:
+        return False
+    if not isinstance(values, Mapping):
+        return False
+    return all(name in values and _are_equal(values[name], value) for name, value in wanted)
+
+
+def _are_equal(one: JsonValue, other: JsonValue) -> bool:
+    """As JSON has it: 1 and 1.0 are the same number, and neither is ``true``."""
+    match one, other:
+        case bool(), _:
+            return one is other
+        case _, bool():
+            return False
+        case list(), list():
+            return len(one) == len(other) and all(map(_are_equal, one, other))
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_are_equal(one[name], other[name]) for name in one)
+        case _:
+            return one == other
+
+
+def _is_found(pattern: regex.Pattern[str], text: str, seconds: float) -> bool | None:
+    for _ in range(_TRIES):
+        try:
+            return pattern.search(text, timeout=seconds, concurrent=True) is not None
+        except TimeoutError:
+            continue
+        except (MemoryError, RuntimeError):
+            return None
+    return None
+
+
+def make_task_filter(conditions: TaskConditions, limits: Limits) -> TaskFilter | None:
+    """None: every task meets them.
+
+    :raises InvalidInput: the pattern is too long, no regular expression, or one that would not fit in memory; a value
+        is no JSON.
+    """
+    if conditions == TaskConditions():
         return None
+    values = tuple((name, canonical(value, f"$.variables.{name}")) for name, value in conditions.variables)
+    conditions = attrs.evolve(conditions, variables=values)
+    pattern = None if conditions.payload is None else _compiled(conditions.payload, limits)
+    return TaskFilter(_key_of(conditions), conditions, pattern)
 
 
-def make_filter(text: str, limits: Limits) -> PayloadFilter:
-    """:raises InvalidInput: too long, no regular expression, or one that would not fit in memory."""
+def _key_of(conditions: TaskConditions) -> str:
+    named = {
+        field.name: value
+        for field in attrs.fields(TaskConditions)
+        if (value := getattr(conditions, field.name)) not in (None, ())
+    }
+    return json.dumps(named, sort_keys=True)
+
+
+def _compiled(text: str, limits: Limits) -> regex.Pattern[str]:
     if len(text) > limits.filter_chars_max:
         raise InvalidInput(f"a filter has at most {limits.filter_chars_max} characters, not {len(text)} @ $.filter")
     if _VERBOSE_FLAG.search(text):
@@ -56,12 +135,11 @@ def make_filter(text: str, limits: Limits) -> PayloadFilter:
     if _nodes_of(text) > _NODES_MAX:
         raise InvalidInput("the counts {n} in the filter are too large together @ $.filter")
     try:
-        pattern = regex.compile(text, cache_pattern=False)
+        return regex.compile(text, cache_pattern=False)
     except (regex.error, ValueError, OverflowError) as error:
         raise InvalidInput(f"the filter is no regular expression: {error} @ $.filter") from None
     except (RecursionError, MemoryError):
         raise InvalidInput("the filter is nested too deeply @ $.filter") from None
-    return PayloadFilter(text, pattern)
 
 
 def _nodes_of(text: str) -> int:

@@ -21,11 +21,14 @@ from stellwerk.actors.connections import (
     topic_views,
     worker_views,
 )
-from stellwerk.actors.histories import HistoryPage, HistoryPages, recorded_steps
+from stellwerk.actors.definitions import Definitions
+from stellwerk.actors.end_events import EndEventReached, EndEventSearch, end_events
+from stellwerk.actors.histories import ALL_EVENTS, EventFilter, HistoryPage, HistoryPages, recorded_steps
 from stellwerk.actors.incidents import IncidentFilter, matching_incidents
 from stellwerk.actors.instances import Instances
 from stellwerk.actors.leases import LeaseBook
 from stellwerk.actors.node_config import NodeConfig
+from stellwerk.actors.polling import Polling
 from stellwerk.actors.reports import NodeReports
 from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
@@ -35,6 +38,7 @@ from stellwerk.actors.views import (
     InstanceOutcome,
     InstanceView,
     MessageView,
+    Waiter,
     message_view,
     outcome_of,
     tasks_of,
@@ -46,7 +50,17 @@ from stellwerk.core.replay import replay
 from stellwerk.core.trace import Trace, trace
 from stellwerk.errors import NotFound
 from stellwerk.instants import InstantMs
-from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, NodeReport, NodeRow, Ports
+from stellwerk.ports import (
+    DefinitionRow,
+    HistoryStep,
+    InstanceFilter,
+    InstanceSummary,
+    NodeReport,
+    NodeRow,
+    Ports,
+    TaskQuery,
+    UserTaskFilter,
+)
 
 __all__ = ["NodeReads"]
 
@@ -61,12 +75,14 @@ class NodeReads:
     ports: Ports
     config: NodeConfig
     committer: Committer
+    definition_cache: Definitions
     clockwork: Clockwork
     leases: LeaseBook
     live_topics: Topics
     session_statistics: SessionStatistics
     reports: NodeReports
     attendance: Attendance
+    polling: Polling
     draining: bool
     _instances: Instances
     _started_at_ms: InstantMs
@@ -91,6 +107,10 @@ class NodeReads:
             raise NotFound(f'no definition "{wanted}" is deployed')
         return row
 
+    async def disabled_processes(self) -> Sequence[str]:
+        """Keys of processes of which nothing starts, sorted."""
+        return await self.ports.store.disabled_processes()
+
     async def instances(
         self, wanted: InstanceFilter = InstanceFilter(), *, limit: int = 100, after: str | None = None
     ) -> Sequence[InstanceSummary]:
@@ -112,19 +132,58 @@ class NodeReads:
 
         When time is up the summary as it is. :raises NotFound: there is no such instance.
         """
-        deadline = None if timeout_seconds is None else self.ports.clock.monotonic() + timeout_seconds
+        deadline = self._deadline(timeout_seconds)
         with self._waiters.watching(instance_id) as waiter:
             while True:
-                summary = await self.ports.store.instance(instance_id)
-                if summary is None:
-                    raise NotFound(f"there is no instance {instance_id}")
+                summary = await self._summary(instance_id)
                 if summary.status != "RUNNING" or (or_incident and await self.incidents(instance_id, limit=1)):
                     return summary
-                left = _FOREVER if deadline is None else deadline - self.ports.clock.monotonic()
-                if left <= 0:
+                if self.ports.clock.monotonic() >= deadline:
                     return summary
-                with trio.move_on_after(min(left, _POLL_SECONDS) if self.ports.store.is_shared else left):
-                    await waiter.wait()
+                await self._wait_for_change(waiter, deadline)
+
+    async def wait_for_end_event(
+        self,
+        instance_id: str,
+        end_event_id: str | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        or_incident: bool = False,
+    ) -> EndEventReached | None:
+        """Wait until a token reaches that end event (None: the first of the process's own that is not for errors),
+        which may have happened before. An instance that ends without (or, if asked, has an open incident) comes back
+        too, with no ``element_id``.
+
+        None: time was up. :raises NotFound: there is no such instance, or no such end event in its process.
+        """
+        deadline = self._deadline(timeout_seconds)
+        deployed = await self.definition_cache.get((await self._summary(instance_id)).definition_id)
+        wanted = end_events(deployed.process, end_event_id)
+        search = EndEventSearch(self.ports.store, self.ports.background, instance_id, wanted)
+        with self._waiters.watching(instance_id, for_each_step=True) as waiter:
+            while True:
+                summary = await self._summary(instance_id)
+                found = await search.find(summary)
+                if found is None and or_incident and await self.incidents(instance_id, limit=1):
+                    found = search.without(summary)
+                if found is not None or self.ports.clock.monotonic() >= deadline:
+                    return found
+                await self._wait_for_change(waiter, deadline)
+
+    async def _summary(self, instance_id: str) -> InstanceSummary:
+        summary = await self.ports.store.instance(instance_id)
+        if summary is None:
+            raise NotFound(f"there is no instance {instance_id}")
+        return summary
+
+    def _deadline(self, seconds: float | None) -> float:
+        return _FOREVER if seconds is None else self.ports.clock.monotonic() + seconds
+
+    async def _wait_for_change(self, waiter: Waiter, deadline: float) -> None:
+        """Or until then. Of steps of other nodes one hears nothing: a poll is behind."""
+        left = max(0.0, deadline - self.ports.clock.monotonic())
+        with trio.move_on_after(min(left, _POLL_SECONDS) if self.ports.store.is_shared else left):
+            await waiter.wait()
 
     # --- histories -------------------------------------------------------------------------------------------------
 
@@ -132,9 +191,11 @@ class NodeReads:
         """Every step. :raises NotFound: there is no such instance."""
         return await recorded_steps(self.ports.store, instance_id)
 
-    async def history_page(self, instance_id: str, *, after: int = 0, limit: int = 100) -> HistoryPage:
-        """The events behind sequence `after`. :raises NotFound: there is no such instance."""
-        return await self._history_pages.page(instance_id, after=after, limit=limit)
+    async def history_page(
+        self, instance_id: str, *, after: int = 0, limit: int = 100, wanted: EventFilter = ALL_EVENTS
+    ) -> HistoryPage:
+        """The events behind sequence `after` that are wanted. :raises NotFound: there is no such instance."""
+        return await self._history_pages.page(instance_id, after=after, limit=limit, wanted=wanted)
 
     async def trace(self, instance_id: str) -> Trace:
         """The whole life of an instance by token and by task. :raises NotFound: there is no such instance."""
@@ -158,16 +219,13 @@ class NodeReads:
     # --- tasks, people, incidents ----------------------------------------------------------------------------------
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
         """Oldest first; `after` is the last id of the page before."""
-        return await self.ports.store.tasks(instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
+        return await self.ports.store.tasks(wanted, limit=limit, after=after)
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int:
+        return await self.ports.store.count_tasks(wanted)
 
     async def task(self, task_id: str) -> tuple[ExternalTask, Sequence[TaskAttempt]]:
         """With the leases that ended without success. :raises NotFound: there is no such task."""
@@ -177,10 +235,15 @@ class NodeReads:
         return task, await self.ports.store.attempts(task_id)
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
         """Open ones, by id; `after` is the last id of the page before. So with `incidents`."""
-        return await self.ports.store.user_tasks(instance_id, limit=limit, after=after)
+        return await self.ports.store.user_tasks(instance_id, wanted=wanted, limit=limit, after=after)
 
     async def incidents(
         self,
@@ -249,14 +312,14 @@ class NodeReads:
             version=identity.version,
             started_at_ms=self._started_at_ms,
             is_draining=self.draining,
-            workers=len(self._sessions),
+            workers=len(self._sessions) + len(self.polling.pullers),
             leases=len(self.leases),
             instances_live=len(self._instances),
             commits=commits.transactions,
             operations=commits.operations,
             store_ms=commits.store_ms,
-            sessions=tuple(session_reports(self._sessions.values())),
-            topics=tuple(topic_reports(self._sessions.values())),
+            sessions=tuple(session_reports(self._sessions.values(), self.polling.pullers)),
+            topics=tuple(topic_reports(self._sessions.values(), self.polling.pullers)),
         )
 
     async def _attended(self) -> Attended:

@@ -11,24 +11,30 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from stellwerk.actors.bounds import RETRIES_MAX, check_error_code, check_length, check_lock_duration, check_task_id
+from stellwerk.actors.bounds import check_lock_duration, check_task_id
 from stellwerk.actors.committer import Committer
 from stellwerk.actors.dispatcher import TopicDispatcher
 from stellwerk.actors.instance import Envelope
+from stellwerk.actors.lease_commands import (
+    bpmn_error_command,
+    complete_command,
+    fail_operation,
+    last_failure_command,
+    lease_outcome,
+)
 from stellwerk.actors.leases import LeaseBook, WorkerLink
 from stellwerk.actors.mailbox import Reply
-from stellwerk.core.commands import Command, CompleteTask, EndTaskInFailure, FailureKind, ThrowBpmnError
+from stellwerk.core.commands import Command
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import (
     CallerError,
-    InvalidInput,
     InvariantBroken,
     NotFound,
     PeerError,
     StellwerkError,
     StoreUnavailable,
 )
-from stellwerk.json_values import JsonValue, canonical, canonical_object, digest, dumps, loads
+from stellwerk.json_values import JsonValue, digest, loads
 from stellwerk.limits import Limits
 from stellwerk.ports import (
     ExtendLease,
@@ -47,7 +53,6 @@ __all__ = ["RequestServices", "SessionStatistics", "WorkerRequests"]
 
 WorkerRequest: TypeAlias = Complete | Fail | BpmnErrorReport | Extend | Release
 
-_RETRY_AFTER_MS_MAX = 365 * 24 * 3_600_000
 _REQUEST_BYTES = 500
 _RELEASING = (Complete, Fail, BpmnErrorReport, Release)
 """Requests that end the lease when they succeed."""
@@ -166,38 +171,21 @@ class WorkerRequests:
 
     async def _complete(self, request: Complete) -> None:
         variables = self._value(bytes(request.variables), "$.variables")
-        await self._command(
-            request,
-            CompleteTask(
-                request.task_id,
-                request.fence,
-                variables,
-                digest(variables),
-                self._session.holder.worker_id,
-            ),
-        )
+        command = complete_command(request.task_id, request.fence, self._session.holder.worker_id, variables)
+        await self._command(request, command)
 
     async def _bpmn_error(self, request: BpmnErrorReport) -> None:
-        check_error_code(request.code, self._limits)
-        check_length("message", request.message, self._limits.message_bytes_max)
-        variables = canonical_object(self._value(bytes(request.variables), "$.variables"), "$.variables")
-        details = self._value(bytes(request.details), "$.details")
-        code = str(canonical(request.code, "$.code"))
-        message = canonical(request.message, "$.message")
-        assert message is None or isinstance(message, str)
-        await self._command(
-            request,
-            ThrowBpmnError(
-                request.task_id,
-                request.fence,
-                code,
-                message,
-                details,
-                variables,
-                digest([code, message, details, variables]),
-                self._session.holder.worker_id,
-            ),
+        command = bpmn_error_command(
+            request.task_id,
+            request.fence,
+            self._session.holder.worker_id,
+            code=request.code,
+            message=request.message,
+            details=self._value(bytes(request.details), "$.details"),
+            variables=self._value(bytes(request.variables), "$.variables"),
+            limits=self._limits,
         )
+        await self._command(request, command)
 
     async def _command(self, request: WorkerRequest, command: Command) -> None:
         def answered(reply: Reply[LeaseAnswerKind]) -> None:
@@ -218,21 +206,17 @@ class WorkerRequests:
     # --- requests that only the row decides ------------------------------------------------------------------------
 
     async def _fail(self, request: Fail) -> None:
-        check_length("message", request.message, self._limits.message_bytes_max)
         details = self._value(bytes(request.details), "$.details")
-        message = str(canonical(request.message, "$.message"))
-        _check_number("retries", request.retries, RETRIES_MAX)
-        _check_number("retry_after_ms", request.retry_after_ms, _RETRY_AFTER_MS_MAX)
-        operation = FailTask(
-            task_id=request.task_id,
-            fence=request.fence,
-            request_digest=digest([message, details, request.retry_after_ms, request.retries]),
-            message=message,
-            details=dumps(details) if details is not None else None,
+        operation = fail_operation(
+            request.task_id,
+            request.fence,
+            self._session.holder.worker_id,
+            message=request.message,
+            details=details,
             retry_after_ms=request.retry_after_ms,
             retries=request.retries,
-            worker_id=self._session.holder.worker_id,
             jitter=self._services.ports.entropy.fraction(),
+            limits=self._limits,
         )
 
         def answered(answer: LeaseAnswer) -> None:
@@ -241,21 +225,12 @@ class WorkerRequests:
                 return
             if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
                 self._services.returned(answer.task)
-            self._answer(request, _lease_outcome(answer))
+            self._answer(request, lease_outcome(answer))
 
         await self._operate(request, operation, answered)
 
     async def _fail_for_good(self, request: Fail, operation: FailTask, details: JsonValue) -> None:
-        command = EndTaskInFailure(
-            request.task_id,
-            request.fence,
-            FailureKind.RETRIES_EXHAUSTED,
-            operation.message,
-            operation.request_digest,
-            details,
-            self._session.holder.worker_id,
-            worker_gives_up=request.retries == 0,
-        )
+        command = last_failure_command(operation, details)
         await self._answer_failure(request, self._command(request, command))
 
     async def _extend(self, request: Extend) -> None:
@@ -267,7 +242,7 @@ class WorkerRequests:
             if answer.kind is LeaseAnswerKind.DONE and answer.task is not None and held is not None:
                 self._services.dispatcher(held.subscription.topic).extended(held, answer.task, began)
                 held.link.renewed([(held, answer.task)])
-            self._answer(request, _lease_outcome(answer))
+            self._answer(request, lease_outcome(answer))
 
         await self._operate(request, ExtendLease(request.task_id, request.fence, request.lock_duration_ms), answered)
 
@@ -275,7 +250,7 @@ class WorkerRequests:
         def answered(answer: LeaseAnswer) -> None:
             if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
                 self._services.returned(answer.task)
-            self._answer(request, _lease_outcome(answer))
+            self._answer(request, lease_outcome(answer))
 
         wish = ReleaseLease(request.task_id, request.fence, None, request.started)
         await self._operate(request, ReleaseLeases((wish,)), answered)
@@ -361,22 +336,8 @@ def _payload_digest(request: WorkerRequest) -> str | None:
             return None
 
 
-def _check_number(name: str, number: int | None, number_max: int) -> None:
-    if number is not None and not 0 <= number <= number_max:
-        raise InvalidInput(f"0 to {number_max} is possible, not {number} @ $.{name}")
-
-
 def _outcome(reply: Reply[LeaseAnswerKind]) -> LeaseAnswerKind | StellwerkError:
     try:
         return reply.result()
     except StellwerkError as error:
         return error
-
-
-def _lease_outcome(answer: LeaseAnswer) -> LeaseAnswerKind | StellwerkError:
-    kind = answer.kind
-    if kind in (LeaseAnswerKind.DONE, LeaseAnswerKind.REPEATED):
-        return kind
-    if kind is LeaseAnswerKind.UNKNOWN:
-        return NotFound("there is no such task")
-    return PeerError(f"the lease is not valid any more ({kind.value})", code=kind.value)

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from stellwerk.actors.bounds import check_length, check_report, check_subscription, check_topic, shortened
+from stellwerk.actors.credentials import Authority, SessionCredential, require_topic
 from stellwerk.actors.leases import HeldLease, Subscription
 from stellwerk.actors.outbox import (
     Deliveries,
@@ -24,11 +25,12 @@ from stellwerk.actors.outbox import (
     selected,
     task_offer,
 )
-from stellwerk.actors.payloads import PayloadFilter, make_filter
+from stellwerk.actors.payloads import TaskFilter, make_task_filter
+from stellwerk.actors.polls import TaskConditions
 from stellwerk.actors.requests import RequestServices, WorkerRequests
 from stellwerk.core.external_task import ExternalTask, Holder
 from stellwerk.errors import CallerError, InvalidInput, LimitExceeded, StellwerkError, StoreUnavailable
-from stellwerk.ports import LeaseAnswerKind, Outcome, ReleaseLease, ReleaseLeases, Resumed
+from stellwerk.ports import ANYBODY, Identity, LeaseAnswerKind, Outcome, ReleaseLease, ReleaseLeases, Resumed
 from stellwerk.wire.messages import (
     Ack,
     Authenticate,
@@ -77,11 +79,22 @@ _TEXT_CHARS_MAX = 500
 class WorkerSession:
     """One connection of one worker process."""
 
-    def __init__(self, hello: Hello, session_id: str, services: RequestServices) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        session_id: str,
+        services: RequestServices,
+        identity: Identity = ANYBODY,
+        authority: Authority | None = None,
+    ) -> None:
+        """:param authority: None: nobody asks for credentials here."""
         self.hello = hello
+        self.credential = SessionCredential(self, hello.worker_id, identity, authority)
         self.session_id = session_id
         self.holder = Holder(hello.worker_id, hello.boot_id, hello.session_no, session_id)
         self.closed = False
+        self.closed_for: tuple[str, str] | None = None
+        """Code and message, where the worker was told why."""
         self.draining = False
         self.connected_at_ms = services.ports.clock.wall_ms()
         self._services = services
@@ -134,13 +147,18 @@ class WorkerSession:
 
     @property
     def accepts_work(self) -> bool:
-        if self.closed or self.draining or self._unconfirmed is not None or self._is_full:
+        if self.closed or self._takes_nothing_more or self._unconfirmed is not None or self._is_full:
             return False
         if self._is_crowded and self._leases_in_all >= self._limits.worker_max_tasks_max:
             return False
         now = self._clock.monotonic()
         is_silent = now - self._last_heard > _LIVE_HEARTBEATS * self._heartbeat_ms / 1000
         return not is_silent and not self._deliveries.are_overdue(now)
+
+    @property
+    def _takes_nothing_more(self) -> bool:
+        """The worker was asked to go elsewhere, or nobody knows any more who it is."""
+        return self.draining or self.credential.has_ended
 
     @property
     def _leases_in_all(self) -> int:
@@ -178,7 +196,7 @@ class WorkerSession:
     def deliver(self, leases: Sequence[tuple[HeldLease, ExternalTask]]) -> None:
         """Queue `tasks` frames for leases that are durable. What cannot be sent any more is given back at once, and so
         is what comes when the worker was asked to go elsewhere: it would take the lease along without starting it."""
-        if self.closed or self.draining:
+        if self.closed or self._takes_nothing_more:
             self._return([held for held, _ in leases], started=False)
             return
         frame: list[tuple[HeldLease, ExternalTask]] = []
@@ -259,6 +277,7 @@ class WorkerSession:
         if not self.closed:
             # Not by `send`: it goes out however full the outbox is.
             self._outbox.put(ProtocolErrorMessage(code, shortened(message, _TEXT_CHARS_MAX)))
+            self.closed_for = (code, message)
             self._end()
 
     def _end(self) -> None:
@@ -335,14 +354,16 @@ class WorkerSession:
                 raise InvalidInput("hello was said before")
             case Authenticate():
                 check_length("token", message.token, self._limits.message_bytes_max)
-                self.hello = attrs.evolve(self.hello, token=message.token)
+                if self.credential.authority is not None:
+                    self._services.spawn(self.credential.renew, message.token)
             case Goodbye():
                 self._end()
                 self._give_back_unconfirmed()
 
     def _subscribe(self, message: Subscribe) -> None:
         check_subscription(message, self._limits)
-        payload_filter = self._payload_filter(message)
+        require_topic(self.credential.identity, message.topic)
+        task_filter = self._task_filter(message)
         subscription = self.subscription(message.topic)
         has_more_room = message.max_tasks > subscription.max_tasks
         if subscription.max_tasks != message.max_tasks:
@@ -351,8 +372,8 @@ class WorkerSession:
         subscription.lock_duration_ms = message.lock_duration_ms
         subscription.variables = message.variables
         self._subscriptions_changed()
-        if payload_filter is not subscription.filter:
-            subscription.filter = payload_filter
+        if task_filter is not subscription.filter:
+            subscription.filter = task_filter
             self._services.dispatcher(message.topic).filters_changed()
         if has_more_room:
             self._services.wake_dispatchers([message.topic])
@@ -365,14 +386,23 @@ class WorkerSession:
             self._subscriptions_changed()
             self._services.connections_changed()
 
-    def _payload_filter(self, message: Subscribe) -> PayloadFilter | None:
+    def _task_filter(self, message: Subscribe) -> TaskFilter | None:
         """The one that the subscription has, if it stays the same: workers subscribe again for every change of room."""
-        if message.filter is None:
-            return None
+        conditions = TaskConditions(payload=message.filter, process_keys=self.credential.identity.processes)
         known = self._subscriptions.get(message.topic)
-        if known is not None and known.filter is not None and known.filter.text == message.filter:
+        if known is not None and known.filter is not None and known.filter.conditions == conditions:
             return known.filter
-        return make_filter(message.filter, self._limits)
+        return make_task_filter(conditions, self._limits)
+
+    def identity_changed(self) -> None:
+        """The worker has a fresh credential, which may name other processes than the one before."""
+        processes = self.credential.identity.processes
+        for held in self._subscriptions.values():
+            conditions = TaskConditions() if held.filter is None else held.filter.conditions
+            if conditions.process_keys != processes:
+                held.filter = make_task_filter(attrs.evolve(conditions, process_keys=processes), self._limits)
+                self._services.dispatcher(held.topic).filters_changed()
+        self._services.wake_dispatchers(self._subscriptions)
 
     def subscription(self, topic: str) -> Subscription:
         """The session's part in a topic; without room until the worker subscribes."""

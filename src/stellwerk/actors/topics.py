@@ -66,6 +66,10 @@ class Topics:
         elif self._is_shared:
             self._services.ports.store.tell(Hint(topics=(task.topic,)))
 
+    def reordered(self, task: ExternalTask) -> None:
+        """A READY task has another priority."""
+        self.returned(task)
+
     def scan_soon(self, topics: Iterable[str] | None = None) -> None:
         """Other nodes told of READY tasks there. None: everywhere."""
         for topic in list(self._live) if topics is None else topics:
@@ -79,6 +83,10 @@ class Topics:
             found = self.find(topic)
             if found is not None:
                 found.forget(link)
+        self.end_surplus()
+
+    def end_surplus(self) -> None:
+        """Idle ones, while there are too many."""
         if len(self._live) > self._services.limits.live_topics_max:
             self._end_idle(0)
 

@@ -19,7 +19,7 @@ from stellwerk.core.waits import OpenWait, open_waits
 from stellwerk.errors import NotFound
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject
-from stellwerk.ports import HistoryStep, InstanceSummary, KeptMessage, Store, StoredInstance
+from stellwerk.ports import HistoryStep, InstanceSummary, KeptMessage, Store, StoredInstance, TaskQuery
 
 __all__ = [
     "EndWaiters",
@@ -27,6 +27,7 @@ __all__ = [
     "InstanceView",
     "MessageStatus",
     "MessageView",
+    "Waiter",
     "message_view",
     "outcome_of",
     "tasks_of",
@@ -95,6 +96,8 @@ class MessageView:
     expires_at_ms: InstantMs | None = None
     is_awaited: bool = False
     """It is about to be correlated, or the instance that waits for it cannot take it."""
+    instance_id: str | None = None
+    """The only one that it can reach, if there is one."""
 
 
 def message_view(message_id: str, kept: KeptMessage | None, now_ms: InstantMs) -> MessageView:
@@ -113,6 +116,7 @@ def message_view(message_id: str, kept: KeptMessage | None, now_ms: InstantMs) -
         published_at_ms=kept.published_at_ms,
         expires_at_ms=kept.expires_at_ms,
         is_awaited=status is MessageStatus.WAITING and kept.is_awaited,
+        instance_id=kept.instance_id,
     )
 
 
@@ -146,7 +150,7 @@ async def view_of(store: Store, instance_id: str, *, with_history: bool = True) 
 
 async def tasks_of(store: Store, instance_id: str) -> tuple[tuple[ExternalTask, tuple[TaskAttempt, ...]], ...]:
     """Every task of an instance, with the leases that ended without success."""
-    tasks = await store.tasks(instance_id=instance_id, limit=_ROWS_MAX)
+    tasks = await store.tasks(TaskQuery(instance_id=instance_id), limit=_ROWS_MAX)
     return tuple([(task, tuple(await store.attempts(task.task_id))) for task in tasks])
 
 
@@ -181,14 +185,20 @@ def state_of(stored: StoredInstance) -> InstanceState:
 
 
 class EndWaiters:
-    """Who waits for an instance to end or to meet an incident."""
+    """Who waits for an instance to end, to meet an incident, or to go on at all."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[_Waiter]] = {}
+        self._waiting: dict[str, list[Waiter]] = {}
 
     def changed(self, instance_id: str) -> None:
         for waiter in self._waiting.get(instance_id, ()):
             waiter.event.set()
+
+    def stepped(self, instance_id: str) -> None:
+        """It went on, which most do not wait for."""
+        for waiter in self._waiting.get(instance_id, ()):
+            if waiter.for_each_step:
+                waiter.event.set()
 
     def changed_all(self) -> None:
         """Any of them may have."""
@@ -196,9 +206,9 @@ class EndWaiters:
             self.changed(instance_id)
 
     @contextmanager
-    def watching(self, instance_id: str) -> Iterator[_Waiter]:
+    def watching(self, instance_id: str, *, for_each_step: bool = False) -> Iterator[Waiter]:
         """Changes from here on are seen: look at the store after entering, then wait, then look again."""
-        waiter = _Waiter()
+        waiter = Waiter(for_each_step)
         waiters = self._waiting.setdefault(instance_id, [])
         waiters.append(waiter)
         try:
@@ -209,8 +219,11 @@ class EndWaiters:
                 self._waiting.pop(instance_id, None)
 
 
-class _Waiter:
-    def __init__(self) -> None:
+class Waiter:
+    """Of one who watches an instance."""
+
+    def __init__(self, for_each_step: bool) -> None:
+        self.for_each_step = for_each_step
         self.event = trio.Event()
 
     async def wait(self) -> None:

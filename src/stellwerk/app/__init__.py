@@ -4,10 +4,11 @@
 same on ports and listeners of the caller's.
 """
 
-from stellwerk.app.config import MEMORY, PORT_DEFAULT, AppConfig, CannotListen
+from stellwerk.app.config import MEMORY, PORT_DEFAULT, AppConfig, CannotListen, TlsConfig
 from stellwerk.app.embedding import open_engine
 from stellwerk.app.engine import Engine
 from stellwerk.app.groups import without_group
+from stellwerk.app.open_files import make_room
 from stellwerk.app.serving import ServedEngine, serve_engine, serve_node
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "CannotListen",
     "Engine",
     "ServedEngine",
+    "TlsConfig",
+    "make_room",
     "open_engine",
     "serve_engine",
     "serve_node",

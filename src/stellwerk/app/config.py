@@ -10,13 +10,23 @@ from stellwerk.actors.node import NodeConfig
 from stellwerk.app.databases import MEMORY, Database
 from stellwerk.errors import StellwerkError
 from stellwerk.ports import Clock
+from stellwerk.server.auth.jwt import JwtConfig
 from stellwerk.server.http.limits import HttpLimits
 from stellwerk.stores.sqlite.connection import Synchronous
 from stellwerk.system.logging import LogFormat, LogLevel
 
-__all__ = ["MEMORY", "PORT_DEFAULT", "AppConfig", "CannotListen"]
+__all__ = ["MEMORY", "PORT_DEFAULT", "AppConfig", "CannotListen", "TlsConfig"]
 
 PORT_DEFAULT = 10560
+
+
+@attrs.frozen(kw_only=True)
+class TlsConfig:
+    """PEM files."""
+
+    certificate: Path
+    """With all that leads to the root."""
+    key: Path
 
 
 @attrs.frozen(kw_only=True)
@@ -31,6 +41,12 @@ class AppConfig:
     """Instead of `host` and `port`: sockets that listen already, which this process has inherited."""
     siblings: Path | None = None
     """A directory of the processes that have inherited the same, for what they ask each other."""
+    jwt: JwtConfig | None = None
+    """Whose tokens are good, beside API keys. None: nobody's."""
+    tls: TlsConfig | None = None
+    """None: the port speaks plain HTTP."""
+    origins: tuple[str, ...] = ()
+    """Of other sites whose pages may use the HTTP API (CORS)."""
     node: NodeConfig = attrs.field(factory=NodeConfig)
     http_limits: HttpLimits = attrs.field(factory=HttpLimits)
     log_level: LogLevel = LogLevel.INFO

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
 import trio
 
 from stellwerk.actors.node import NodeConfig
-from stellwerk.app.config import MEMORY, AppConfig
+from stellwerk.app.config import MEMORY, AppConfig, TlsConfig
 from stellwerk.app.databases import database_of
 from stellwerk.app.engine import Engine
 from stellwerk.app.groups import without_group
@@ -21,6 +21,7 @@ from stellwerk.app.serving import serve_engine
 from stellwerk.errors import Conflict
 from stellwerk.limits import Limits
 from stellwerk.ports import Clock
+from stellwerk.server.auth.jwt import JwtConfig
 from stellwerk.stores.sqlite.connection import Synchronous
 from stellwerk.system.logging import LogFormat, LogLevel
 
@@ -34,6 +35,9 @@ async def open_engine(
     listen_db: str | None = None,
     port: int | None = None,
     host: str = "127.0.0.1",
+    jwt: JwtConfig | None = None,
+    tls: TlsConfig | None = None,
+    origins: Sequence[str] = (),
     failure_policy: PolicyOption | None = None,
     synchronous: Synchronous = "FULL",
     limits: Limits | None = None,
@@ -53,9 +57,10 @@ async def open_engine(
     ``db`` is the SQLite file, made if it is missing; ``:memory:`` keeps nothing; ``postgresql://user@host/database`` is
     shared with other engines (``pip install 'stellwerk[postgres]'``), with ``listen_db`` as a direct way to it
     where ``db`` leads through a pooler. ``port``: None for none at all (workers of `Engine.worker` need no socket), 0
-    for a free one (`Engine.url`). ``failure_policy`` is for models that say nothing of their own (None: as fits the
-    dialect). ``synchronous="NORMAL"``, for SQLite, is faster, but a power failure may take the last commits. The log
-    goes to stderr.
+    for a free one (`Engine.url`). ``host``: others than loopback addresses need a credential, an API key in the
+    database or ``jwt``; ``tls`` and ``origins`` (CORS) are for the port, too. ``failure_policy`` is for models that say
+    nothing of their own (None: as fits the dialect). ``synchronous="NORMAL"``, for SQLite, is faster, but a power
+    failure may take the last commits. The log goes to stderr.
 
     Under a virtual clock (``trio.testing.MockClock``) nothing runs in threads, and wall time starts at
     2026-01-01T00:00:00Z where trio's clock shows 0; ``clock`` replaces that, or the machine's clock.
@@ -68,7 +73,7 @@ async def open_engine(
 
     :raises StoreUnavailable: the database cannot be opened; another engine has the file, say. Conflict: this is no trio
         run, or one in virtual time, which PostgreSQL cannot follow.
-    :raises CannotListen: the port cannot be had, or time is virtual.
+    :raises CannotListen: the port cannot be had, others could use it without a credential, or time is virtual.
     :raises InvalidInput: an option has no such value.
     """
     config = AppConfig(
@@ -76,6 +81,9 @@ async def open_engine(
         synchronous=synchronous_of(synchronous),
         host=host,
         port=port_of(port),
+        jwt=jwt,
+        tls=tls,
+        origins=tuple(origins),
         node=NodeConfig(limits=limits or Limits(), failure_policy=policy_of(failure_policy)),
         log_level=member_of("log_level", log_level, LogLevel),
         log_format=member_of("log_format", log_format, LogFormat),

@@ -96,7 +96,8 @@ class Engine(EngineReads, EngineUpkeep):
 
         The same ``request_id`` again gives the same instance and starts no second one.
 
-        :raises NotFound: there is no such process, version or start event.
+        :raises NotFound: there is no such process, version or start event. Conflict: the process is disabled.
+        :raises IdempotencyConflict: the ``request_id`` came before with other variables or another business key.
         :raises InvalidInput: the variables are no JSON. LimitExceeded: they are too large.
         """
         return await self._node.start_instance(

@@ -14,7 +14,7 @@ from stellwerk.core.external_task import ExternalTask
 from stellwerk.core.instance import InstanceState
 from stellwerk.core.trace import Trace
 from stellwerk.json_values import JsonObject
-from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, NodeRow
+from stellwerk.ports import DefinitionRow, HistoryStep, InstanceFilter, InstanceSummary, NodeRow, TaskQuery
 
 __all__ = ["EngineReads"]
 
@@ -125,7 +125,8 @@ class EngineReads:
 
         ``after`` is the last id of the page before.
         """
-        return await self._node.tasks(instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
+        wanted = TaskQuery(instance_id=instance_id, topic=topic, state=state)
+        return await self._node.tasks(wanted, limit=limit, after=after)
 
     @while_open
     async def user_tasks(

@@ -11,6 +11,7 @@ from stellwerk.system.clock import is_virtual_time
 from stellwerk.system.memory_streams import MemoryListener
 from stellwerk.system.threads import InlineRunner
 from stellwerk.worker import Worker
+from stellwerk.worker.options import Transport
 from stellwerk.worker.reports import Logger
 from stellwerk.worker.runtime import TokenSource
 from stellwerk.worker.system import Dial, Endpoint, Threads
@@ -29,6 +30,9 @@ class WorkerOptions(TypedDict, total=False):
     lock_duration: float
     token: TokenSource
     reconnect_seconds_max: float
+    transport: Transport
+    idle_timeout: float
+    long_polling_timeout: float
     logger: Logger | None
     threads: Threads | None
 

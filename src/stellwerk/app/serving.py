@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,9 +13,11 @@ import h11
 import trio
 
 from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
+from stellwerk.app.access import Access, Certificate
 from stellwerk.app.config import AppConfig, CannotListen
 from stellwerk.app.databases import shown_database
 from stellwerk.app.groups import without_group
+from stellwerk.app.open_files import within_open_files
 from stellwerk.app.wiring import open_ports
 from stellwerk.errors import Conflict
 from stellwerk.ports import Ports
@@ -115,18 +118,28 @@ class ServedEngine:
 async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
     """A node that serves HTTP and workers. Ends at once with the context; `ServedEngine.drain` comes before.
 
-    :raises CannotListen: when the port cannot be had; StoreUnavailable: when the database cannot be opened.
+    :raises CannotListen: when the port cannot be had, or others could use it without a credential.
+    :raises StoreUnavailable: when the database cannot be opened.
     """
+    certificate = None if config.tls is None else Certificate(config.tls)
+    tls = None if certificate is None else certificate.context
     listeners = await _listen(config)
-    node_config = _identified(config.node, _url(_reachable(config.host), listeners))
-    url = _url(config.host, listeners)
+    node_config = _identified(config.node, _url(_reachable(config.host), listeners, tls))
+    url = _url(config.host, listeners, tls)
     try:
         with open_ports(attrs.evolve(config, node=node_config)) as ports:
+            access = Access(config, ports, listeners, certificate) if listeners else None
             async with serve_node(
-                ports, node_config, listeners, http_limits=config.http_limits, siblings=config.siblings, url=url
+                ports,
+                node_config,
+                listeners if tls is None else [_secured(listener, tls) for listener in listeners],
+                http_limits=within_open_files(config.http_limits),
+                siblings=config.siblings,
+                url=url,
+                access=access,
             ) as served:
-                if url is not None:
-                    ports.log.info("listening", url=url, db=shown_database(config.db))
+                if access is not None:
+                    ports.log.info("listening", url=url, db=shown_database(config.db), access=access.told)
                 yield served
     finally:
         for listener in listeners:
@@ -142,18 +155,22 @@ async def serve_node(
     http_limits: HttpLimits | None = None,
     siblings: Path | None = None,
     url: str | None = None,
+    access: Access | None = None,
 ) -> AsyncIterator[ServedEngine]:
     """The same on ports and listeners of the caller's, who closes the listeners if the node does not come to serve.
 
     :param siblings: `AppConfig.siblings`. :param url: of the listeners; None: nobody finds them by one.
+    :param access: None: nobody needs a credential.
     :raises StoreUnavailable: when the store cannot be opened.
     """
     with without_group() as body:
         async with trio.open_nursery() as nursery:
             node = await nursery.start(run_node, ports, config)
-            sockets = WorkerSockets(node, ports.log)
+            if access is not None:
+                await access.begin(nursery)
+            sockets = WorkerSockets(node, ports.log, None if access is None else access.gate)
             met, listening = await _meet_siblings(siblings, config.identity, ports)
-            server = _server(node, sockets, ports, http_limits or HttpLimits(), met)
+            server = _server(node, sockets, ports, http_limits or HttpLimits(), met, access)
             in_process = MemoryListener()
             await nursery.start(server.serve, [in_process, *listening, *listeners])
             with body.running():
@@ -197,13 +214,32 @@ async def _meet_siblings(
         return siblings, ()
 
 
-def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits, siblings: Siblings | None) -> Server:
+def _secured(listener: trio.SocketListener, tls: ssl.SSLContext) -> trio.SSLListener[trio.SocketStream]:
+    return trio.SSLListener(listener, tls, https_compatible=True)
+
+
+def _server(
+    node: Node,
+    sockets: WorkerSockets,
+    ports: Ports,
+    limits: HttpLimits,
+    siblings: Siblings | None,
+    access: Access | None,
+) -> Server:
     draining = Draining()
 
     def upgrade(request: h11.Request) -> UpgradeHandler | None:
         return sockets.serve if asks_for_workers(request) else None
 
-    api = Api(node, entropy=ports.entropy, log=ports.log, draining=draining, siblings=siblings)
+    api = Api(
+        node,
+        entropy=ports.entropy,
+        log=ports.log,
+        draining=draining,
+        siblings=siblings,
+        gate=None if access is None else access.gate,
+        origins=() if access is None else access.origins,
+    )
     return Server(
         HttpHost(
             application=api.application(),
@@ -217,8 +253,8 @@ def _server(node: Node, sockets: WorkerSockets, ports: Ports, limits: HttpLimits
     )
 
 
-def _url(host: str, listeners: Sequence[trio.SocketListener]) -> str | None:
+def _url(host: str, listeners: Sequence[trio.SocketListener], tls: ssl.SSLContext | None) -> str | None:
     if not listeners:
         return None
     in_url = f"[{host}]" if ":" in host else host
-    return f"http://{in_url}:{listening_port(listeners)}"
+    return f"{'http' if tls is None else 'https'}://{in_url}:{listening_port(listeners)}"

@@ -40,7 +40,7 @@ class Refused(Mistake):
     """The engine says that the request is wrong."""
 
     def __init__(self, status: int, answer: Mapping[str, Any]) -> None:
-        super().__init__(_with_options(str(answer.get("message", f"the engine answered with status {status}"))))
+        super().__init__(_with_options(str(answer.get("detail", f"the engine answered with status {status}"))))
         self.status = status
         self.answer = answer
 
@@ -53,17 +53,19 @@ _OPTIONS: Final = {
     "name": "NAME",
     "definition_id": "--version",
     "element_id": "--element",
+    "expires_in_ms": "--expires",
     "instance_id": "--instance",
     "older_than_ms": "--older-than",
     "start_event_id": "--start-event",
     "started_before": "--before",
     "started_from": "--since",
     "ttl_ms": "--ttl-seconds",
+    "worker_ids": "--worker",
 }
 """Arguments and options whose names differ from the fields'."""
 _SAME_NAME: Final = frozenset(
     {"after", "at", "business_key", "key", "kind", "limit", "message_id", "process", "reason", "request_id", "retries"}
-    | {"topic", "variables"}
+    | {"processes", "scopes", "topic", "topics", "variables"}
 )
 
 
@@ -111,6 +113,10 @@ class Client(ABC):
         given = {name: value for name, value in body.items() if value is not None}
         content = _checked(json.dumps(given, ensure_ascii=False)).encode()
         return self._request("POST", _target(path, None), content, seconds_max)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Like `get`."""
+        return self._request("DELETE", _target(path, None), None, 0.0)
 
     def pages(
         self, path: str, plural: str, query: Mapping[str, object], cursor: str
@@ -169,14 +175,15 @@ class Client(ABC):
             return answer
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
             raise Refused(status, answer)
-        message = str(answer.get("message", f"status {status}"))
+        message = str(answer.get("detail", f"status {status}"))
         raise self._unavailable(message) if status == HTTPStatus.SERVICE_UNAVAILABLE else self._broken(message)
 
 
 class EngineClient(Client):
     """An engine at a URL. One request at a time, each on a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, credential: str | None = None) -> None:
+        self._credential = credential
         try:
             parts = urlsplit(url)
             self._port = parts.port
@@ -193,6 +200,8 @@ class EngineClient(Client):
         self, method: str, target: str, body: bytes | None, seconds_max: float, sink: Sink | None
     ) -> tuple[int, bytes]:
         headers = {} if body is None else {"Content-Type": "application/json"}
+        if self._credential is not None:
+            headers["Authorization"] = f"Bearer {self._credential}"
         connection = self._connection(seconds_max)
 
         def ask() -> http.client.HTTPResponse:

@@ -156,7 +156,7 @@ class _Fleet:
         self._places = [_Place(index + 1) for index in range(number)]
         self._descriptors = [listener.socket.fileno() for listener in listeners]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        self.url = f"http://{host}:{listening_port(listeners)}"
+        self.url = f"{'http' if options.tls_cert is None else 'https'}://{host}:{listening_port(listeners)}"
         self._directory = TemporaryDirectory(prefix="stellwerk-")
         """For what the nodes ask each other; nobody else may look into it."""
         self._log = log

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from stellwerk.app import AppConfig, CannotListen, ServedEngine, serve_engine, without_group
+from stellwerk.app import AppConfig, CannotListen, ServedEngine, make_room, serve_engine, without_group
 from stellwerk.cli.fleet import DRAIN, HAND_OVER, READY
 from stellwerk.cli.mistakes import Mistake
 from stellwerk.cli.serving import DRAIN_SECONDS_MAX, ServeOptions
@@ -96,6 +96,7 @@ async def _run() -> None:
     order: dict[str, Any] = json.loads(first)
     config = ServeOptions.of(order["options"]).config(tuple(order["descriptors"]), Path(order["directory"]))
     wishes = _Wishes()
+    make_room(config.http_limits)
     with without_group(), open_stop_signals() as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wishes.hear_parent, lines)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from stellwerk.cli import keys
 from stellwerk.cli.check import check
 from stellwerk.cli.deploy import definitions, deploy
 from stellwerk.cli.incidents import incidents, resolve, retry
@@ -128,6 +129,15 @@ def _make_app() -> App:
     for name, function, group in (("demo", _demo, _RUNNING), *_COMMANDS):
         usage = f"Usage: stellwerk {name} [OPTIONS] {_SEVERAL[name]}\n" if name in _SEVERAL else None
         app.command(function, name=name, group=group, help=_flowing(inspect.getdoc(function) or ""), usage=usage)
+    app.command(_make_keys_app())
+    return app
+
+
+def _make_keys_app() -> App:
+    about = "Make, list and revoke API keys."
+    app = App(name="keys", help=about, help_format="plaintext", version_flags=(), group=_OPERATING)
+    for name, function in (("create", keys.create), ("list", keys.list_keys), ("revoke", keys.revoke)):
+        app.command(function, name=name, help=_flowing(inspect.getdoc(function) or ""))
     return app
 
 

@@ -53,9 +53,12 @@ async def _open_application(database: Database) -> AsyncIterator[Starlette]:
 class OfflineClient(Client):
     """Commands are synchronous, the engine is not: it lives in a thread of its own until `close`."""
 
-    def __init__(self, db: str) -> None:
-        """:raises Mistake: there is no such file or database, it is none of ours, or an engine holds the file."""
-        self._database = _checked(db)
+    def __init__(self, db: str, *, may_make: bool = False) -> None:
+        """:param may_make: what is not there.
+
+        :raises Mistake: there is no such file or database, it is none of ours, or an engine holds the file.
+        """
+        self._database = _checked(db, may_make=may_make)
         self._shown = _shown(self._database)
         self._opened = threading.Event()
         self._failure: BaseException | None = None
@@ -179,7 +182,7 @@ class _Call:
             self.failure = error
 
 
-def _checked(db: str) -> Database:
+def _checked(db: str, *, may_make: bool) -> Database:
     """:raises Mistake: naming what was wrong."""
     from stellwerk.app.databases import database_of
     from stellwerk.errors import InvalidInput
@@ -189,8 +192,9 @@ def _checked(db: str) -> Database:
     except InvalidInput as error:
         raise Mistake(f"--db: {error.message}") from None
     if isinstance(database, Path | str):
-        _check_file(Path(database))
-    else:
+        if not may_make or Path(database).exists():
+            _check_file(Path(database))
+    elif not may_make:
         _check_schema(database)
     return database
 

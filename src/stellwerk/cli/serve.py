@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -22,6 +24,7 @@ __all__ = ["serve"]
 _DB_VARIABLE = "STELLWERK_DB"
 _LISTEN_DB_VARIABLE = "STELLWERK_LISTEN_DB"
 _DB_DEFAULT = "stellwerk.db"
+_ORIGIN = re.compile(r"https?://[^\s/*?#@]+")
 _NODES_MAX = 64
 """Each is a process with connections of its own to the database."""
 
@@ -56,7 +59,10 @@ def serve(
             f"Default: {WAIT_FOR_DB_SECONDS_DEFAULT:g}s."
         ),
     ] = None,
-    host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str,
+        Parameter(help="Address to listen on. One that other machines can reach needs an API key, or --jwt-issuer."),
+    ] = "127.0.0.1",
     port: Annotated[int, Parameter(help="0 picks a free one.")] = 10560,
     synchronous: Annotated[
         Literal["full", "normal"],
@@ -75,6 +81,28 @@ def serve(
             "Default: they stay until you prune."
         ),
     ] = None,
+    jwt_issuer: Annotated[
+        str | None, Parameter(help="Whose tokens (JWT) are good, beside API keys: claim iss.")
+    ] = None,
+    jwt_audience: Annotated[str | None, Parameter(help="What stands in claim aud of tokens for this engine.")] = None,
+    jwt_jwks: Annotated[
+        str | None, Parameter(help="Where the issuer's keys are: an https URL (jwks_uri), or a file.")
+    ] = None,
+    jwt_algorithms: Annotated[
+        str | None, Parameter(help="Separated by commas. Default: all that work with public keys.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, Parameter(help="Speak TLS: certificate with its chain, PEM. Renewed files are read again.")
+    ] = None,
+    tls_key: Annotated[Path | None, Parameter(help="Its private key, PEM.")] = None,
+    cors: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Origin of another site whose pages may use the API (https://shop.example); several times.",
+            negative=(),
+            show_default=False,
+        ),
+    ] = (),
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     log_format: Literal["text", "json"] = "text",
 ) -> int:
@@ -90,6 +118,7 @@ def serve(
         stellwerk serve
         stellwerk serve --db orders.db --port 8080
         stellwerk serve --db postgresql://stellwerk@db.example/orders --nodes 4 --keep-ended 90d
+        stellwerk serve --host 0.0.0.0 --tls-cert chain.pem --tls-key key.pem
         stellwerk serve --db :memory: --port 0 --log-format json
     """
     if not 0 <= port <= 65535:
@@ -107,6 +136,13 @@ def serve(
         log_level=log_level,
         log_format=log_format,
         wait_for_db_seconds=_seconds_of_wait(wait_for_db),
+        jwt_issuer=jwt_issuer,
+        jwt_audience=jwt_audience,
+        jwt_jwks=jwt_jwks,
+        jwt_algorithms=jwt_algorithms,
+        tls_cert=_absolute(tls_cert),
+        tls_key=_absolute(tls_key),
+        cors=cors,
     )
     _check(options, nodes, wait_for_db)
     if any(has_password(given) for given in (db, listen_db) if given is not None):
@@ -122,6 +158,10 @@ def serve(
     return 0
 
 
+def _absolute(file: Path | None) -> str | None:
+    return None if file is None else str(file.absolute())
+
+
 def _seconds_of_wait(wait_for_db: str | None) -> float:
     return WAIT_FOR_DB_SECONDS_DEFAULT if wait_for_db is None else duration_ms("--wait-for-db", wait_for_db) / 1000
 
@@ -131,6 +171,9 @@ def _check(options: ServeOptions, nodes: int | None, wait_for_db: str | None) ->
     from stellwerk.app.databases import is_postgres
 
     database_option(options.db, options.listen_db)
+    for origin in options.cors:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise Mistake(f"--cors {origin}: an origin looks like https://shop.example, with no path")
     if is_postgres(options.db):
         if options.synchronous != "full":
             raise Mistake("--synchronous is for SQLite files; on PostgreSQL it is the database's synchronous_commit")

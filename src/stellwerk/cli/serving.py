@@ -16,8 +16,9 @@ from stellwerk.cli.output import say
 from stellwerk.cli.streams import OutputFailed
 
 if TYPE_CHECKING:
-    from stellwerk.app import AppConfig
+    from stellwerk.app import AppConfig, TlsConfig
     from stellwerk.app.databases import Database
+    from stellwerk.server.auth.jwt import JwtConfig
 
 __all__ = [
     "DRAIN_SECONDS_MAX",
@@ -49,6 +50,13 @@ class ServeOptions:
     log_level: str
     log_format: str
     wait_for_db_seconds: float = WAIT_FOR_DB_SECONDS_DEFAULT
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_jwks: str | None = None
+    jwt_algorithms: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    cors: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ServeOptions:
@@ -75,10 +83,43 @@ class ServeOptions:
             port=self.port,
             listen_descriptors=descriptors,
             siblings=siblings,
+            jwt=self._jwt(),
+            tls=self._tls(),
+            origins=tuple(self.cors),
             node=NodeConfig(failure_policy=policy, ended_kept_ms=self.keep_ended_ms),
             log_level=LogLevel(self.log_level),
             log_format=LogFormat(self.log_format),
         )
+
+    def _jwt(self) -> JwtConfig | None:
+        from stellwerk.errors import InvalidInput
+        from stellwerk.server.auth.jwt import ALGORITHMS_DEFAULT, JwtConfig
+
+        given = (self.jwt_issuer, self.jwt_audience, self.jwt_jwks)
+        if given == (None, None, None) and self.jwt_algorithms is None:
+            return None
+        if None in given:
+            raise Mistake("tokens need --jwt-issuer, --jwt-audience and --jwt-jwks")
+        named = self.jwt_algorithms
+        algorithms = ALGORITHMS_DEFAULT if named is None else tuple(name.strip() for name in named.split(","))
+        try:
+            return JwtConfig(
+                issuer=self.jwt_issuer or "",
+                audience=self.jwt_audience or "",
+                jwks=self.jwt_jwks or "",
+                algorithms=algorithms,
+            )
+        except InvalidInput as error:
+            raise Mistake(error.message) from None
+
+    def _tls(self) -> TlsConfig | None:
+        from stellwerk.app import TlsConfig
+
+        if self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise Mistake("TLS needs both --tls-cert and --tls-key")
+        return TlsConfig(certificate=Path(self.tls_cert), key=Path(self.tls_key))
 
     def _database(self) -> Database:
         from stellwerk.stores.postgres.dsn import PostgresConfig
@@ -119,14 +160,15 @@ def serve_here(config: AppConfig) -> None:
     """:raises Mistake: the port or the database cannot be had."""
     import trio
 
-    from stellwerk.app import CannotListen
-    from stellwerk.errors import StoreUnavailable
+    from stellwerk.app import CannotListen, make_room
+    from stellwerk.errors import Conflict, StoreUnavailable
     from stellwerk.system.memory import collect_seldom
 
     collect_seldom()
+    make_room(config.http_limits)
     try:
         trio.run(_serve_until_signal, config)
-    except (CannotListen, StoreUnavailable) as error:
+    except (CannotListen, Conflict, StoreUnavailable) as error:
         raise Mistake(error.message) from None
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from stellwerk.cli.connection import TOKEN_VARIABLE, credential
 from stellwerk.cli.mistakes import CommandFailed, Mistake, traceback_if_wanted
 from stellwerk.cli.output import warn
 from stellwerk.cli.streams import as_it_is
 
 if TYPE_CHECKING:
     from stellwerk.worker import Worker
+    from stellwerk.worker.options import Transport
 
 __all__ = ["worker"]
 
@@ -31,6 +33,22 @@ def worker(
         str | None,
         Parameter(name="--url", env_var="STELLWERK_URL", help="Where the engine is, if not where the Worker says."),
     ] = None,
+    token: Annotated[
+        str | None,
+        Parameter(
+            name="--token",
+            help=f"API key or token, if not the one that the Worker says. Default: {TOKEN_VARIABLE}, which others "
+            "cannot see.",
+        ),
+    ] = None,
+    transport: Annotated[
+        Literal["websocket", "http"] | None,
+        Parameter(
+            name="--transport",
+            help="How tasks come, if not as the Worker says: pushed over a WebSocket, or polled over HTTP, for "
+            "networks that let no WebSocket through.",
+        ),
+    ] = None,
 ) -> int:
     """Run a worker that a Python module defines, until it is told to stop.
 
@@ -41,19 +59,19 @@ def worker(
 
         stellwerk worker shop.workers:worker
         stellwerk worker payment.py --url http://engine.example:10560
+        stellwerk worker payment.py --transport http
     """
     with as_it_is():
-        return _run(target, url)
+        return _run(target, url, credential(token), transport)
 
 
-def _run(target: str, url: str | None) -> int:
+def _run(target: str, url: str | None, token: str | None, transport: Transport | None) -> int:
     from stellwerk.errors import StellwerkError
     from stellwerk.worker import WorkerGaveUp
 
     found = _load(target)
     try:
-        if url is not None:
-            found.connect_to(url)
+        found.connect_to(url, transport=transport, token=token)
         found.run()
     except WorkerGaveUp as error:
         raise CommandFailed(str(error)) from None

@@ -15,6 +15,7 @@ __all__ = [
     "SubscriptionRow",
     "TaskRequeue",
     "TimerRow",
+    "UserTaskAssignment",
     "UserTaskRow",
 ]
 
@@ -82,6 +83,12 @@ class UserTaskRow:
 
 
 @frozen
+class UserTaskAssignment:
+    user_task_id: str
+    assignee: str | None
+
+
+@frozen
 class IncidentRow:
     incident_id: str
     kind: str
@@ -105,6 +112,8 @@ class RowChanges:
     subscriptions_opened: tuple[SubscriptionRow, ...] = ()
     subscriptions_closed: tuple[str, ...] = ()
     user_tasks_opened: tuple[UserTaskRow, ...] = ()
+    user_tasks_assigned: tuple[UserTaskAssignment, ...] = ()
+    """Of those that were open before; each once."""
     user_tasks_closed: tuple[str, ...] = ()
     incidents_opened: tuple[IncidentRow, ...] = ()
     incidents_resolved: tuple[str, ...] = ()

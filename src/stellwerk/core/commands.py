@@ -13,6 +13,7 @@ from stellwerk.json_values import JsonObject, JsonValue
 from stellwerk.values import frozen
 
 __all__ = [
+    "AssignUserTask",
     "CancelInstance",
     "Command",
     "CompleteTask",
@@ -124,6 +125,16 @@ class CompleteUserTask:
 
 
 @frozen
+class AssignUserTask:
+    """Give an open user task to somebody; None: to nobody."""
+
+    user_task_id: str
+    assignee: str | None
+    unless_assigned: bool = False
+    """Refused while somebody else has it."""
+
+
+@frozen
 class ResolveIncident:
     """Try again from where the incident stands. A task becomes READY with `retries` attempts (at least 1)."""
 
@@ -153,6 +164,7 @@ Command: TypeAlias = (
     | FireTimer
     | CorrelateMessage
     | CompleteUserTask
+    | AssignUserTask
     | ResolveIncident
     | CancelInstance
     | SetVariables

@@ -17,6 +17,7 @@ from stellwerk.core.rules.gateways import enter_gateway
 from stellwerk.core.rules.incidents import MODEL_FAULT, open_incident, report_deadlock
 from stellwerk.core.rules.scopes import cancel_instance, enter_subprocess, scope_is_empty, start_instance
 from stellwerk.core.rules.tasks import (
+    assign_user_task,
     complete_task,
     complete_user_task,
     end_draining,
@@ -85,26 +86,24 @@ def _do(step: Step, command: c.Command) -> None:
             correlate_message(step, command)
         case c.CompleteUserTask():
             complete_user_task(step, command)
+        case c.AssignUserTask():
+            assign_user_task(step, command)
         case c.ResolveIncident():
             _resolve_incident(step, command)
-        case c.CancelInstance():
-            _refuse_if_ended(step)
-            cancel_instance(step, command)
-        case c.SetVariables():
-            _refuse_if_ended(step)
-            _set_variables(step, command)
+        case c.CancelInstance() | c.SetVariables():
+            _change_by_hand(step, command)
         case c.StartInstance():
             raise AssertionError("handled before")
         case _:
             assert_never(command)
 
 
-def _refuse_if_ended(step: Step) -> None:
+def _change_by_hand(step: Step, command: c.CancelInstance | c.SetVariables) -> None:
     if step.state.ended:
         raise Conflict(f"instance {step.state.instance_id} is {step.state.status.value}", code="ended")
-
-
-def _set_variables(step: Step, command: c.SetVariables) -> None:
+    if isinstance(command, c.CancelInstance):
+        cancel_instance(step, command)
+        return
     scope_id = command.scope_id or step.state.root_scope_id
     if scope_id not in step.state.scopes:
         raise NotFound(f"scope {scope_id} does not exist")

@@ -14,6 +14,7 @@ from stellwerk.core.changes import (
     SubscriptionRow,
     TaskRequeue,
     TimerRow,
+    UserTaskAssignment,
     UserTaskRow,
 )
 from stellwerk.core.instance import InstanceState
@@ -51,6 +52,7 @@ class _Rows:
     subscriptions: dict[str, SubscriptionRow] = attrs.field(factory=dict)
     subscriptions_gone: dict[str, None] = attrs.field(factory=dict)
     user_tasks: dict[str, UserTaskRow] = attrs.field(factory=dict)
+    assignments: dict[str, UserTaskAssignment] = attrs.field(factory=dict)
     user_tasks_gone: dict[str, None] = attrs.field(factory=dict)
     incidents: dict[str, IncidentRow] = attrs.field(factory=dict)
     incidents_gone: dict[str, None] = attrs.field(factory=dict)
@@ -138,7 +140,15 @@ class _Rows:
             due_at=fact.due_at,
         )
 
+    def user_task_assigned(self, fact: f.UserTaskAssigned) -> None:
+        row = self.user_tasks.get(fact.user_task_id)
+        if row is None:
+            self.assignments[fact.user_task_id] = UserTaskAssignment(fact.user_task_id, fact.assignee)
+        else:
+            self.user_tasks[fact.user_task_id] = attrs.evolve(row, assignee=fact.assignee)
+
     def user_task_gone(self, fact: f.UserTaskCompleted | f.UserTaskCancelled) -> None:
+        self.assignments.pop(fact.user_task_id, None)
         if self.user_tasks.pop(fact.user_task_id, None) is None:
             self.user_tasks_gone[fact.user_task_id] = None
 
@@ -161,6 +171,7 @@ class _Rows:
             subscriptions_opened=tuple(self.subscriptions.values()),
             subscriptions_closed=tuple(self.subscriptions_gone),
             user_tasks_opened=tuple(self.user_tasks.values()),
+            user_tasks_assigned=tuple(self.assignments.values()),
             user_tasks_closed=tuple(self.user_tasks_gone),
             incidents_opened=tuple(self.incidents.values()),
             incidents_resolved=tuple(self.incidents_gone),
@@ -187,6 +198,7 @@ _TAKERS: dict[type[f.Fact], Callable[..., None]] = {
     f.SubscriptionClosed: _Rows.subscription_gone,
     f.MessageCorrelated: _Rows.message_correlated,
     f.UserTaskCreated: _Rows.user_task_created,
+    f.UserTaskAssigned: _Rows.user_task_assigned,
     f.UserTaskCompleted: _Rows.user_task_gone,
     f.UserTaskCancelled: _Rows.user_task_gone,
     f.IncidentOpened: _Rows.incident_opened,

@@ -11,7 +11,7 @@ import attrs
 from stellwerk.core import facts as f
 from stellwerk.instants import InstantMs
 
-__all__ = ["EventCategory", "HistoryEvent", "RecordedFacts", "category_of", "events_of"]
+__all__ = ["EventCategory", "HistoryEvent", "RecordedFacts", "category_of", "event_types", "events_of"]
 
 
 class EventCategory(Enum):
@@ -69,6 +69,11 @@ def events_of(step: RecordedFacts, facts_before: int) -> Iterator[HistoryEvent]:
         yield HistoryEvent(sequence, step.version, step.at_ms, fact)
 
 
+def event_types() -> Sequence[str]:
+    """Of all events that there are, sorted."""
+    return sorted(kind.__name__ for kind in _CATEGORIES)
+
+
 def category_of(fact: f.Fact) -> EventCategory:
     return _CATEGORIES[type(fact)]
 
@@ -88,7 +93,12 @@ _FACTS: Mapping[EventCategory, tuple[type[f.Fact], ...]] = {
         f.TaskDrained,
         f.TaskRequeued,
     ),
-    EventCategory.USER_TASK: (f.UserTaskCreated, f.UserTaskCompleted, f.UserTaskCancelled),
+    EventCategory.USER_TASK: (
+        f.UserTaskCreated,
+        f.UserTaskAssigned,
+        f.UserTaskCompleted,
+        f.UserTaskCancelled,
+    ),
     EventCategory.TIMER: (f.TimerArmed, f.TimerFired, f.TimerDisarmed),
     EventCategory.MESSAGE: (f.SubscriptionOpened, f.MessageCorrelated, f.SubscriptionClosed),
     EventCategory.VARIABLES: (f.VariablesSet, f.PayloadSet),

@@ -344,14 +344,28 @@ def _task_requeued(state: InstanceState, fact: f.TaskRequeued) -> None:
 
 def _user_task_created(state: InstanceState, fact: f.UserTaskCreated) -> None:
     state.user_tasks[fact.user_task_id] = fact.activity_id
+    _assign(state, fact.user_task_id, fact.assignee)
+
+
+def _user_task_assigned(state: InstanceState, fact: f.UserTaskAssigned) -> None:
+    _assign(state, fact.user_task_id, fact.assignee)
+
+
+def _assign(state: InstanceState, user_task_id: str, assignee: str | None) -> None:
+    if assignee is None:
+        state.assignees.pop(user_task_id, None)
+    else:
+        state.assignees[user_task_id] = assignee
 
 
 def _user_task_completed(state: InstanceState, fact: f.UserTaskCompleted) -> None:
     del state.user_tasks[fact.user_task_id]
+    _assign(state, fact.user_task_id, None)
 
 
 def _user_task_cancelled(state: InstanceState, fact: f.UserTaskCancelled) -> None:
     del state.user_tasks[fact.user_task_id]
+    _assign(state, fact.user_task_id, None)
 
 
 # --- waiting -------------------------------------------------------------------------------------------------------
@@ -469,6 +483,7 @@ APPLIERS: dict[type, _Applier] = {
     f.TaskDrained: _task_drained,
     f.TaskRequeued: _task_requeued,
     f.UserTaskCreated: _user_task_created,
+    f.UserTaskAssigned: _user_task_assigned,
     f.UserTaskCompleted: _user_task_completed,
     f.UserTaskCancelled: _user_task_cancelled,
     f.TimerArmed: _timer_armed,

@@ -51,6 +51,7 @@ __all__ = [
     "TokenEntered",
     "TokenFailed",
     "TokenRevived",
+    "UserTaskAssigned",
     "UserTaskCancelled",
     "UserTaskCompleted",
     "UserTaskCreated",
@@ -286,6 +287,13 @@ class UserTaskCreated:
 
 
 @frozen
+class UserTaskAssigned:
+    user_task_id: str
+    assignee: str | None
+    """None: nobody has it any more."""
+
+
+@frozen
 class UserTaskCompleted:
     user_task_id: str
 
@@ -432,6 +440,7 @@ Fact: TypeAlias = (
     | TaskDrained
     | TaskRequeued
     | UserTaskCreated
+    | UserTaskAssigned
     | UserTaskCompleted
     | UserTaskCancelled
     | TimerArmed

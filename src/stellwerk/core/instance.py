@@ -184,6 +184,8 @@ class InstanceState:
     tasks: dict[str, OpenTask] = attrs.field(factory=dict)
     user_tasks: dict[str, str] = attrs.field(factory=dict)
     """Open user tasks and their activities."""
+    assignees: dict[str, str] = attrs.field(factory=dict)
+    """Who has them, by task; those that nobody has are left out."""
     timers: dict[str, Timer] = attrs.field(factory=dict)
     subscriptions: dict[str, Subscription] = attrs.field(factory=dict)
     incidents: dict[str, Incident] = attrs.field(factory=dict)
@@ -209,6 +211,7 @@ class InstanceState:
             self.activities.copy(),
             self.tasks.copy(),
             self.user_tasks.copy(),
+            self.assignees.copy(),
             self.timers.copy(),
             self.subscriptions.copy(),
             self.incidents.copy(),

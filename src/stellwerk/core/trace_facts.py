@@ -106,7 +106,7 @@ class Reading:
         token.stay.end = end
 
     def open_wait(self, stay: _Stay, kind: WaitKind, wait_id: str, node_id: str, **told: object) -> None:
-        name, key, due_at_ms = told.get("name"), told.get("key"), told.get("due_at_ms")
+        name, key, assignee, due_at_ms = (told.get(field) for field in ("name", "key", "assignee", "due_at_ms"))
         stay.waits[wait_id] = WaitSpan(
             kind=kind,
             wait_id=wait_id,
@@ -114,11 +114,16 @@ class Reading:
             name=name if isinstance(name, str) else None,
             key=key if isinstance(key, str) else None,
             due_at_ms=due_at_ms if isinstance(due_at_ms, int) else None,
+            assignee=assignee if isinstance(assignee, str) else None,
             since=self.now,
             until=None,
             end=None,
         )
         self.waiting[wait_id] = stay
+
+    def assign(self, wait_id: str, assignee: str | None) -> None:
+        stay = self.waiting[wait_id]
+        stay.waits[wait_id] = attrs.evolve(stay.waits[wait_id], assignee=assignee)
 
     def close_wait(self, wait_id: str, end: WaitEnd) -> None:
         stay = self.waiting.pop(wait_id)
@@ -224,7 +229,12 @@ def _task_requeued(reading: Reading, fact: f.TaskRequeued) -> None:
 
 def _user_task_created(reading: Reading, fact: f.UserTaskCreated) -> None:
     stay = reading.runner(fact.activity_id).stay
-    reading.open_wait(stay, WaitKind.USER_TASK, fact.user_task_id, stay.node_id, name=fact.name)
+    told = {"name": fact.name, "assignee": fact.assignee}
+    reading.open_wait(stay, WaitKind.USER_TASK, fact.user_task_id, stay.node_id, **told)
+
+
+def _user_task_assigned(reading: Reading, fact: f.UserTaskAssigned) -> None:
+    reading.assign(fact.user_task_id, fact.assignee)
 
 
 def _user_task_completed(reading: Reading, fact: f.UserTaskCompleted) -> None:
@@ -301,6 +311,7 @@ _READERS: Mapping[type, _Reader] = {
     f.ActivityFailed: _activity_failed,
     f.TaskRequeued: _task_requeued,
     f.UserTaskCreated: _user_task_created,
+    f.UserTaskAssigned: _user_task_assigned,
     f.UserTaskCompleted: _user_task_completed,
     f.UserTaskCancelled: _user_task_cancelled,
     f.TimerArmed: _timer_armed,

@@ -101,6 +101,8 @@ class WaitSpan:
     """Of a message: the correlation key that it must have."""
     due_at_ms: InstantMs | None
     """Of a timer, wall clock."""
+    assignee: str | None = None
+    """Of a user task: who has it, or had it last."""
     since: Moment
     until: Moment | None
     """None: still open."""

@@ -96,6 +96,8 @@ def _contents(fact: f.Fact, state: InstanceState) -> tuple[JsonValue, ...]:
         case f.UserTaskCreated():
             names: list[JsonValue] = [*fact.candidate_users, *fact.candidate_groups]
             return fact.variables, fact.name, fact.assignee, fact.form, fact.due_at, names
+        case f.UserTaskAssigned():
+            return (fact.assignee,)
         case f.ErrorRaised() | f.ActivityFailed() | f.ScopeFailing() | f.InstanceFailed():
             return fact.code, fact.message
         case f.IncidentOpened():

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from stellwerk.ports.catalogue import (
     DefinitionRow,
+    DeleteDefinition,
     DeployDefinitions,
     Deployed,
     DropMessages,
     MessageRow,
+    ProcessRow,
     Pruned,
     PruneInstances,
     PublishMessage,
+    SetProcessEnabled,
 )
 from stellwerk.ports.changesets import (
     BirthLease,
@@ -27,6 +30,14 @@ from stellwerk.ports.changesets import (
     RefusedGuard,
     RevokedLease,
     TaskEnding,
+)
+from stellwerk.ports.identities import (
+    ANYBODY,
+    ApiKeyRow,
+    Identity,
+    RevokeApiKey,
+    Scope,
+    StoreApiKey,
 )
 from stellwerk.ports.leases import (
     CheckRepeat,
@@ -45,6 +56,8 @@ from stellwerk.ports.leases import (
     RenewLeases,
     Resumed,
     ResumeSession,
+    SetTaskPriority,
+    SetTaskRetries,
     TaskLease,
 )
 from stellwerk.ports.nodes import (
@@ -66,7 +79,9 @@ from stellwerk.ports.reads import (
     ReadyScan,
     ReadyTask,
     StoredInstance,
+    TaskQuery,
     TopicBacklog,
+    UserTaskFilter,
 )
 from stellwerk.ports.store import (
     Operation,
@@ -83,12 +98,15 @@ from stellwerk.ports.world import (
 )
 
 __all__ = [
+    "ANYBODY",
+    "ApiKeyRow",
     "BirthLease",
     "Changeset",
     "CheckRepeat",
     "Clock",
     "Committed",
     "DefinitionRow",
+    "DeleteDefinition",
     "DeployDefinitions",
     "Deployed",
     "DropMessages",
@@ -101,6 +119,7 @@ __all__ = [
     "FetchAndLock",
     "Hint",
     "HistoryStep",
+    "Identity",
     "InboxRow",
     "InstanceFilter",
     "InstanceSummary",
@@ -119,6 +138,7 @@ __all__ = [
     "Outcome",
     "PausePoint",
     "Ports",
+    "ProcessRow",
     "PruneInstances",
     "Pruned",
     "PublishMessage",
@@ -132,15 +152,23 @@ __all__ = [
     "RenewLeases",
     "ResumeSession",
     "Resumed",
+    "RevokeApiKey",
     "RevokedHint",
     "RevokedLease",
+    "Scope",
     "SessionReport",
+    "SetProcessEnabled",
+    "SetTaskPriority",
+    "SetTaskRetries",
     "Store",
+    "StoreApiKey",
     "StoredInstance",
     "SubscriptionReport",
     "TaskEnding",
     "TaskLease",
+    "TaskQuery",
     "ThreadRunner",
     "TopicBacklog",
     "TopicReport",
+    "UserTaskFilter",
 ]

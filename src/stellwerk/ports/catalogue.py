@@ -9,13 +9,16 @@ from stellwerk.values import frozen
 
 __all__ = [
     "DefinitionRow",
+    "DeleteDefinition",
     "DeployDefinitions",
     "Deployed",
     "DropMessages",
     "MessageRow",
+    "ProcessRow",
     "PruneInstances",
     "Pruned",
     "PublishMessage",
+    "SetProcessEnabled",
 ]
 
 
@@ -57,6 +60,35 @@ class Deployed:
 
 
 @frozen
+class ProcessRow:
+    """What is to be known of a process beside its versions. There is none for most processes."""
+
+    key: str
+    is_enabled: bool = True
+    """Otherwise nothing of it starts. What runs goes on."""
+    last_deleted: int = 0
+    """The highest version that was deleted: no later one gets its number."""
+
+
+@frozen
+class SetProcessEnabled:
+    """Of all its versions, and those to come. → bool: False where it was so already; `NotFound` where none is there."""
+
+    key: str
+    is_enabled: bool
+
+
+@frozen
+class DeleteDefinition:
+    """Delete one version of a process. The newest that is left takes its place, also for messages that start it.
+
+    → None; `NotFound`, or `Conflict` while the store has instances of it, ended ones too.
+    """
+
+    definition_id: str
+
+
+@frozen
 class MessageRow:
     """A published message, kept until it is correlated or its time to live ends."""
 
@@ -67,6 +99,8 @@ class MessageRow:
     published_at_ms: InstantMs
     """Both on the lease clock, which all nodes share: one whose wall clock is wrong must not take a message away."""
     expires_at_ms: InstantMs
+    instance_id: str | None = None
+    """Only for this instance: it starts nothing. With an empty key it reaches any subscription of its name there."""
 
 
 @frozen

@@ -33,6 +33,8 @@ class NewInstance:
     business_key: str | None
     must_be_newest: bool = False
     """Refused (DEFINITION) when a newer version of the process is deployed (consistency.md 7)."""
+    must_be_deployed: bool = False
+    """Refused when this version was deleted (UNDEPLOYED), or its process is disabled (DISABLED)."""
 
 
 @frozen
@@ -133,6 +135,8 @@ class RefusedGuard(Enum):
     INCIDENT = "incident"
     INBOX = "inbox"
     DEFINITION = "definition"
+    UNDEPLOYED = "undeployed"
+    DISABLED = "disabled"
     DATA = "data"
     """The store could not write this changeset (a data error); its neighbours are untouched."""
 

@@ -24,6 +24,8 @@ __all__ = [
     "RenewLeases",
     "ResumeSession",
     "Resumed",
+    "SetTaskPriority",
+    "SetTaskRetries",
     "TaskLease",
 ]
 
@@ -182,3 +184,22 @@ class CheckRepeat:
     kind: OutcomeKind
     request_digest: str
     worker_id: str | None = None
+
+
+@frozen
+class SetTaskRetries:
+    """By an operator, on a task that is READY or LOCKED: so many attempts are left. No lease changes.
+
+    → `LeaseAnswer`: DONE, UNKNOWN, ALREADY_FINISHED or CANCELLED.
+    """
+
+    task_id: str
+    retries: int
+
+
+@frozen
+class SetTaskPriority:
+    """As `SetTaskRetries`. Of a task that is LOCKED it counts from its next attempt on."""
+
+    task_id: str
+    priority: int

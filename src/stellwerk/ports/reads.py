@@ -19,7 +19,9 @@ __all__ = [
     "ReadyScan",
     "ReadyTask",
     "StoredInstance",
+    "TaskQuery",
     "TopicBacklog",
+    "UserTaskFilter",
 ]
 
 
@@ -59,12 +61,38 @@ class InstanceFilter:
 
     status: str | None = None
     process_key: str | None = None
+    process_keys: tuple[str, ...] | None = None
+    """Any of these; one that ends with ``*`` stands for all that begin so."""
     definition_id: str | None = None
     business_key: str | None = None
     with_incident: bool | None = None
     """Whether an incident is open."""
     started_from_ms: InstantMs | None = None
     started_before_ms: InstantMs | None = None
+
+
+@frozen(kw_only=True)
+class TaskQuery:
+    """Which external tasks: all conditions hold together. None: whatever it is."""
+
+    instance_id: str | None = None
+    topic: str | None = None
+    state: str | None = None
+    """As `TaskState` has them."""
+    worker_id: str | None = None
+    """LOCKED, by this worker, whether or not the lock has run out."""
+    is_locked: bool | None = None
+    """True: LOCKED, and the lock has not run out. False: anything else."""
+    definition_id: str | None = None
+    process_key: str | None = None
+    element_id: str | None = None
+    business_key: str | None = None
+    with_retries_left: bool | None = None
+    priority_from: int | None = None
+    priority_to: int | None = None
+    """This one included, as `priority_from`."""
+    task_ids: tuple[str, ...] | None = None
+    """Any of these; those that do not exist are left out."""
 
 
 @frozen(kw_only=True)
@@ -142,4 +170,17 @@ class KeptMessage:
     is_correlated: bool
     """It has reached somebody, and is only known so that it is not taken a second time."""
     is_awaited: bool
-    """A subscription with its name and key, or a start event with its name, is there now."""
+    """A subscription that it could reach, or a start event with its name, is there now."""
+    instance_id: str | None = None
+    """The only one that it can reach."""
+
+
+@frozen(kw_only=True)
+class UserTaskFilter:
+    """Which open user tasks: all conditions hold together. None: whatever it is."""
+
+    assignee: str | None = None
+    is_assigned: bool | None = None
+    candidate_user: str | None = None
+    candidate_group: str | None = None
+    process_keys: tuple[str, ...] | None = None

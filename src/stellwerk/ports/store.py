@@ -8,8 +8,17 @@ from typing import Protocol, TypeAlias
 
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.instants import InstantMs
-from stellwerk.ports.catalogue import DefinitionRow, DeployDefinitions, DropMessages, PruneInstances, PublishMessage
+from stellwerk.ports.catalogue import (
+    DefinitionRow,
+    DeleteDefinition,
+    DeployDefinitions,
+    DropMessages,
+    PruneInstances,
+    PublishMessage,
+    SetProcessEnabled,
+)
 from stellwerk.ports.changesets import Changeset, Committed, InboxRow, RefusedChangeset
+from stellwerk.ports.identities import ApiKeyRow, RevokeApiKey, StoreApiKey
 from stellwerk.ports.leases import (
     CheckRepeat,
     ExpireLocks,
@@ -20,6 +29,8 @@ from stellwerk.ports.leases import (
     ReleaseLeases,
     RenewLeases,
     ResumeSession,
+    SetTaskPriority,
+    SetTaskRetries,
 )
 from stellwerk.ports.nodes import Hint, NodeReport, NodeRow
 from stellwerk.ports.reads import (
@@ -31,7 +42,9 @@ from stellwerk.ports.reads import (
     MatchedMessage,
     ReadyScan,
     StoredInstance,
+    TaskQuery,
     TopicBacklog,
+    UserTaskFilter,
 )
 
 __all__ = ["Operation", "Outcome", "Store"]
@@ -48,10 +61,16 @@ Operation: TypeAlias = (
     | ResumeSession
     | ExpireLocks
     | CheckRepeat
+    | SetTaskRetries
+    | SetTaskPriority
     | DeployDefinitions
+    | DeleteDefinition
+    | SetProcessEnabled
     | PublishMessage
     | DropMessages
     | PruneInstances
+    | StoreApiKey
+    | RevokeApiKey
 )
 
 Outcome: TypeAlias = object
@@ -113,18 +132,17 @@ class Store(Protocol):
     async def definitions(self) -> Sequence[DefinitionRow]:
         """Every version, by key and version."""
 
+    async def disabled_processes(self) -> Sequence[str]:
+        """Keys of those of which nothing starts, sorted."""
+
     async def task(self, task_id: str) -> ExternalTask | None: ...
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
         """Oldest first; `after` is the last id of the page before."""
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int: ...
 
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         """Every topic that has a READY or LOCKED task, by name."""
@@ -174,7 +192,12 @@ class Store(Protocol):
         """
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
         """Open ones, by id, in pages as `incidents`: ``user_task_id, instance_id, element_id, name, assignee,
         candidate_users, candidate_groups, form, variables, created_at_ms, due_at``."""
@@ -186,6 +209,15 @@ class Store(Protocol):
         """An open one."""
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]: ...
+
+    async def api_key(self, key_id: str) -> ApiKeyRow | None:
+        """Also one that was revoked."""
+
+    async def api_keys(self) -> Sequence[ApiKeyRow]:
+        """All of them, by creation and id."""
+
+    async def has_api_keys(self) -> bool:
+        """Whether there is any that was not revoked."""
 
     async def lease_now(self) -> InstantMs:
         """The lease clock."""

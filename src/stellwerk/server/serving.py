@@ -10,6 +10,9 @@ from stellwerk.server.http.connection import HttpConnection, HttpHost
 
 __all__ = ["Server"]
 
+_REFUSALS_TOLD_EVERY_SECONDS = 5.0
+"""Whoever connects again and again must not fill the log."""
+
 
 class Server:
     """Serves connections until it is cancelled or stopped. A fault in one of them never ends another."""
@@ -19,6 +22,8 @@ class Server:
         self._accepting = trio.CancelScope()
         self.connections = 0
         """Open now, WebSockets included."""
+        self._refused = 0
+        self._refusals_told_at = -_REFUSALS_TOLD_EVERY_SECONDS
         self.ended = trio.Event()
         """The last connection has ended after `stop_accepting`."""
 
@@ -56,14 +61,35 @@ class Server:
         self.stop_accepting()
         self._host.draining.hang_up()
 
+    async def _shake_hands(self, stream: trio.abc.Stream) -> bool:
+        """Of TLS, if that is spoken. False: it did not come about, and the stream is closed."""
+        if not isinstance(stream, trio.SSLStream):
+            return True
+        with trio.move_on_after(self._host.limits.head_seconds_max):
+            try:
+                await stream.do_handshake()
+                return True
+            except trio.BrokenResourceError as error:
+                self._host.log.debug("no TLS connection", reason=str(error.__cause__ or error))
+        await trio.aclose_forcefully(stream)
+        return False
+
+    def _tell_refused(self) -> None:
+        self._refused += 1
+        now = self._host.clock.monotonic()
+        if now - self._refusals_told_at >= _REFUSALS_TOLD_EVERY_SECONDS:
+            self._refusals_told_at = now
+            self._host.log.warning("connections refused", refused=self._refused, connections=self.connections)
+
     async def _serve_connection(self, stream: trio.abc.Stream) -> None:
         if self.connections >= self._host.limits.connections_max:
-            self._host.log.warning("connection refused", connections=self.connections)
+            self._tell_refused()
             await trio.aclose_forcefully(stream)
             return
         self.connections += 1
         try:
-            await HttpConnection(stream, self._host).serve()
+            if await self._shake_hands(stream):
+                await HttpConnection(stream, self._host).serve()
         except Exception:
             self._host.log.exception("connection_failed")
         finally:

@@ -4,7 +4,33 @@ from __future__ import annotations
 
 import trio
 
-__all__ = ["ReplayStream"]
+from stellwerk.system.memory_streams import MemoryStream
+
+__all__ = ["ReplayStream", "endpoint_of", "is_trusted"]
+
+
+def is_trusted(stream: trio.abc.Stream) -> bool:
+    """Whether only this process, or one that it has started, can be at the other end: such a peer needs no credential.
+    For what cannot be told it is not."""
+    if isinstance(stream, trio.SocketStream):
+        return stream.socket.family == trio.socket.AF_UNIX
+    return isinstance(stream, MemoryStream)
+
+
+def endpoint_of(stream: trio.abc.Stream, which: str) -> tuple[str, int] | None:
+    """Address and port.
+
+    :param which: ``getpeername`` or ``getsockname``.
+    """
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if not isinstance(stream, trio.SocketStream):
+        return None
+    try:
+        address = getattr(stream.socket, which)()
+    except OSError:
+        return None
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
 
 
 class ReplayStream(trio.abc.Stream):
@@ -20,6 +46,8 @@ class ReplayStream(trio.abc.Stream):
         self._rest = rest
         self._may_go_on = trio.Event()
         self.write_seconds_max = write_seconds_max
+        self.is_trusted = is_trusted(stream)
+        self.peer = endpoint_of(stream, "getpeername")
         self.closed = trio.Event()
         """Set when this end was closed, whoever did it."""
 

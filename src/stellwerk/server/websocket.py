@@ -6,7 +6,7 @@ that stopped reading cannot hold up a shutdown.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 import attrs
 import h11
@@ -16,8 +16,10 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from stellwerk.actors.node import Node
 from stellwerk.actors.session import WorkerSession
-from stellwerk.errors import CallerError, InvalidInput, StellwerkError
-from stellwerk.ports import Log
+from stellwerk.errors import CallerError, Forbidden, InvalidInput, StellwerkError, Unauthenticated
+from stellwerk.ports import ANYBODY, Identity, Log
+from stellwerk.server.auth.audit import Audit
+from stellwerk.server.auth.gate import Gate
 from stellwerk.server.http.api import is_foreign
 from stellwerk.server.streams import ReplayStream
 from stellwerk.wire.codec import UnknownMessage, decode_worker_frame, encode_frame, pack_frames
@@ -34,6 +36,9 @@ _CLOSE_CODE = 1001
 _OVERSIZE_FACTOR = 2
 """Up to so many times the largest frame is read, to be refused by an `error` that says why; beyond, by code 1009."""
 _RECEIVE_BYTES = 64 * 1024
+
+_ACTION = "worker session"
+"""In the audit log."""
 
 _OUR_FAULT = StellwerkError("an internal error", code=NackCode.INTERNAL)
 
@@ -69,7 +74,10 @@ def _text(values: list[bytes] | None) -> str | None:
 
 
 class WorkerSockets:
-    def __init__(self, node: Node, log: Log) -> None:
+    def __init__(self, node: Node, log: Log, gate: Gate | None = None) -> None:
+        """:param gate: None: nobody needs a credential."""
+        self._gate = gate
+        self._audit = Audit(log, node.ports.clock)
         self._node = node
         self._log = log
         self._limits = node.limits
@@ -83,20 +91,24 @@ class WorkerSockets:
     async def serve(self, stream: ReplayStream) -> None:
         """Take over a connection whose upgrade request `asks_for_workers`; closes it in the end."""
         stream.write_seconds_max = self._limits.session_write_ms_max / 1000
+        entrance = _Entrance(None if stream.is_trusted else self._gate, self._audit, stream.peer)
         try:
             async with trio.open_nursery() as nursery:
-                connection = await self._accept(nursery, stream)
+                connection = await self._accept(nursery, stream, entrance)
                 if connection is not None:
-                    await _Conversation(self._node, connection, self._sessions, self._log).run()
+                    await _Conversation(self._node, connection, self._sessions, self._log, entrance).run()
                 nursery.cancel_scope.cancel()
         except* _PEER_FAULTS as group:
             self._log.debug("worker connection broke", reason=repr(group.exceptions[0]))
 
-    async def _accept(self, nursery: trio.Nursery, stream: ReplayStream) -> WebSocketConnection | None:
+    async def _accept(
+        self, nursery: trio.Nursery, stream: ReplayStream, entrance: _Entrance
+    ) -> WebSocketConnection | None:
         """None: the upgrade request was no good (trio-websocket then just closes the stream) or the peer is gone."""
         with trio.move_on_after(_HELLO_SECONDS_MAX):
             request = await _unless_closed(stream, self._wrap(nursery, stream))
             if request is not None:
+                entrance.headers = tuple(request.headers)
                 connection = await request.accept(subprotocol=SUBPROTOCOL)
                 stream.go_on()
                 return connection
@@ -126,6 +138,35 @@ async def _unless_closed(stream: ReplayStream, awaitable: Awaitable[WebSocketReq
 
 
 @attrs.define
+class _Entrance:
+    """Who the peer is: by the token in its `hello`, or by what came with the upgrade request."""
+
+    gate: Gate | None
+    """None: it needs no credential."""
+    _audit: Audit
+    _peer: tuple[str, int] | None
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    _identity: Identity | None = None
+
+    async def identify(self, hello: Hello) -> Identity:
+        """:raises Unauthenticated: it says nothing that is good. StoreUnavailable: that cannot be told now."""
+        if self.gate is None:
+            return ANYBODY
+        if hello.token:
+            self._identity = await self.gate.identify(hello.token)
+        else:
+            self._identity = await self.gate.caller(self.headers)
+        return self._identity
+
+    def tell_refused(self, code: str, reason: str, worker_id: str | None) -> None:
+        """If it was refused for what it is or may not do."""
+        if code in (Unauthenticated.code, Forbidden.code):
+            self._audit.refused(
+                code, reason, who=self._identity, action=_ACTION, target={"worker": worker_id}, peer=self._peer
+            )
+
+
+@attrs.define
 class _Conversation:
     """One accepted connection, from `hello` to the close."""
 
@@ -134,12 +175,16 @@ class _Conversation:
     _sessions: set[WorkerSession]
     """Of all conversations."""
     log: Log
+    _entrance: _Entrance
 
     async def run(self) -> None:
+        worker_id: str | None = None
         try:
             hello, others = await self._hello()
-            session = await self._node.open_session(hello)
+            worker_id = hello.worker_id
+            session = await self._open_session(hello)
         except StellwerkError as error:
+            self._entrance.tell_refused(error.code, error.message, worker_id)
             await self._say_error(error)
         except _PEER_FAULTS:
             raise
@@ -149,6 +194,10 @@ class _Conversation:
         else:
             await self._talk(session, others)
         await self._close()
+
+    async def _open_session(self, hello: Hello) -> WorkerSession:
+        identity = await self._entrance.identify(hello)
+        return await self._node.open_session(hello, identity, self._entrance.gate)
 
     async def _hello(self) -> tuple[Hello, list[WorkerMessage | UnknownMessage]]:
         with trio.move_on_after(_HELLO_SECONDS_MAX):
@@ -179,6 +228,8 @@ class _Conversation:
                 # The writer is not cancelled: it may be saying goodbye, and has deadlines of its own.
                 self._sessions.discard(session)
                 session.disconnected()
+                if session.closed_for is not None:
+                    self._entrance.tell_refused(*session.closed_for, session.hello.worker_id)
                 self.log.info("worker gone", **about, topics=" ".join(session.topics))
 
     async def _read(self, session: WorkerSession, messages: list[WorkerMessage | UnknownMessage]) -> None:

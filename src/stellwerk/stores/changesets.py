@@ -23,6 +23,7 @@ from stellwerk.ports import (
     Changeset,
     Committed,
     LeaseAnswer,
+    NewInstance,
     RefusedChangeset,
     RefusedGuard,
     RevokedLease,
@@ -82,12 +83,29 @@ def _guard_version(changeset: Changeset, instance: InstanceState | None) -> Refu
 
 def _guard_definition(step: _Step) -> RefusedChangeset | None:
     new = step.changeset.new_instance
-    if new is None or not new.must_be_newest:
+    if new is None:
+        return None
+    return _guard_newest(step, new) or _guard_deployed(step, new)
+
+
+def _guard_newest(step: _Step, new: NewInstance) -> RefusedChangeset | None:
+    if not new.must_be_newest:
         return None
     newest = step.tables.latest_definition(new.process_key)
     if newest is None or newest.definition_id == new.definition_id:
         return None
     return RefusedChangeset(RefusedGuard.DEFINITION, newest.definition_id)
+
+
+def _guard_deployed(step: _Step, new: NewInstance) -> RefusedChangeset | None:
+    if not new.must_be_deployed:
+        return None
+    if not step.tables.has_definition(new.definition_id):
+        return RefusedChangeset(RefusedGuard.UNDEPLOYED, new.definition_id)
+    process = step.tables.process(new.process_key)
+    if process is not None and not process.is_enabled:
+        return RefusedChangeset(RefusedGuard.DISABLED, new.process_key)
+    return None
 
 
 def _guard_rows(step: _Step) -> RefusedChangeset | None:
@@ -301,6 +319,8 @@ def _write_waiting(step: _Step) -> None:
         tables.delete_user_task(user_task_id)
     for user_task in changes.user_tasks_opened:
         tables.insert_user_task(instance_id, user_task, step.changeset.at_ms)
+    for assignment in changes.user_tasks_assigned:
+        tables.assign_user_task(assignment)
     for incident_id in changes.incidents_resolved:
         tables.delete_incident(incident_id)
     for incident in changes.incidents_opened:

@@ -16,6 +16,7 @@ from stellwerk.core.lease import (
     apply_lease_command,
     recorded_outcome,
 )
+from stellwerk.core.task_settings import set_priority, set_retries
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     CheckRepeat,
@@ -30,6 +31,8 @@ from stellwerk.ports import (
     RenewLeases,
     Resumed,
     ResumeSession,
+    SetTaskPriority,
+    SetTaskRetries,
 )
 from stellwerk.stores.tables import Tables
 
@@ -44,6 +47,7 @@ __all__ = [
     "release_leases",
     "renew_leases",
     "resume_session",
+    "set_on_task",
 ]
 
 _UNKNOWN = LeaseAnswer(LeaseAnswerKind.UNKNOWN)
@@ -194,6 +198,21 @@ def expire_locks(tables: Tables, limit: int, now_ms: InstantMs) -> ExpiredLocks:
         returned.append(answer.task)
     failing = tables.past_due(now_ms, limit, needs_instance=True)
     return ExpiredLocks(tuple(returned), tuple(failing), tables.next_expiry(now_ms), now_ms)
+
+
+def set_on_task(tables: Tables, operation: SetTaskRetries | SetTaskPriority, now_ms: InstantMs) -> LeaseAnswer:
+    task = tables.task(operation.task_id)
+    if task is None:
+        return _UNKNOWN
+    if isinstance(operation, SetTaskRetries):
+        changed, answer = set_retries(task, operation.retries, now_ms)
+    else:
+        changed, answer = set_priority(task, operation.priority, now_ms)
+    if changed is not task:
+        tables.update_task(changed)
+    if changed.priority != task.priority:
+        tables.rewrite_priority(changed)
+    return LeaseAnswer(answer, changed)
 
 
 def check_repeat(tables: Tables, operation: CheckRepeat) -> LeaseAnswer:

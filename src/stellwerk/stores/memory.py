@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from stellwerk.core.changes import IncidentRow, SubscriptionRow, UserTaskRow
+from stellwerk.core.changes import IncidentRow, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.core.history import decode_facts
 from stellwerk.errors import Conflict
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Clock,
     DefinitionRow,
     DueTimer,
@@ -27,12 +29,14 @@ from stellwerk.ports import (
     ReadyScan,
     ReadyTask,
     StoredInstance,
+    TaskQuery,
     TopicBacklog,
+    UserTaskFilter,
 )
-from stellwerk.stores import memory_listing
+from stellwerk.stores import memory_listing, memory_messages
 from stellwerk.stores.alone import AloneStore
 from stellwerk.stores.lease_clock import LeaseClock
-from stellwerk.stores.memory_tables import MemoryTables, StartSubscription, Waiting
+from stellwerk.stores.memory_tables import MemoryTables, Waiting
 from stellwerk.stores.operations import apply_operation
 from stellwerk.stores.tables import ROW_FAULTS, refusal_of
 
@@ -112,21 +116,21 @@ class MemoryStore(AloneStore):
     async def definitions(self) -> Sequence[DefinitionRow]:
         return [row for key in sorted(self._tables.definitions) for row in self._tables.definitions[key]]
 
+    async def disabled_processes(self) -> Sequence[str]:
+        return sorted(key for key, row in self._tables.processes.items() if not row.is_enabled)
+
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     async def task(self, task_id: str) -> ExternalTask | None:
         return self._tables.tasks.get(task_id)
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
-        return memory_listing.tasks(self._tables, instance_id, topic, state, limit, after)
+        return memory_listing.tasks(self._tables, wanted, self._now_ms(), limit, after)
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int:
+        return memory_listing.count_tasks(self._tables, wanted, self._now_ms())
 
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return memory_listing.topic_backlogs(self._tables, self._now_ms())
@@ -164,38 +168,18 @@ class MemoryStore(AloneStore):
         return due, None
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
-        waiting = _by_name_and_key(self._tables.subscriptions.items())
-        starts = _by_name(self._tables.start_subscriptions.values())
-        matches = self._matches(now_ms, waiting, starts)
-        return list(islice(matches, limit))
-
-    def _matches(
-        self,
-        now_ms: InstantMs,
-        waiting: dict[tuple[str, str], list[tuple[str, str]]],
-        starts: dict[str, list[StartSubscription]],
-    ) -> Iterator[MatchedMessage]:
-        for _, message_id in self._tables.messages_by_arrival:
-            message = self._tables.messages[message_id].row
-            if message.expires_at_ms <= now_ms:
-                continue
-            subscriptions = waiting.get((message.name, message.key))
-            if subscriptions:
-                subscription_id, instance_id = subscriptions.pop(0)
-                yield MatchedMessage(message, instance_id, subscription_id, None)
-            elif message.name in starts:
-                yield MatchedMessage(message, None, None, starts[message.name][0].definition_id)
+        return list(islice(memory_messages.matched_messages(self._tables, now_ms), limit))
 
     async def message(self, message_id: str) -> KeptMessage | None:
-        return memory_listing.message(self._tables, message_id)
+        return memory_messages.message(self._tables, message_id)
 
     async def waiting_messages(
         self, now_ms: InstantMs, *, limit: int = 1000, after: str | None = None
     ) -> Sequence[KeptMessage]:
-        return memory_listing.waiting_messages(self._tables, now_ms, limit, after)
+        return memory_messages.waiting_messages(self._tables, now_ms, limit, after)
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
-        return memory_listing.awaited_names(self._tables, limit)
+        return memory_messages.awaited_names(self._tables, limit)
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         return memory_listing.incident_counts(self._tables, instance_ids)
@@ -210,13 +194,29 @@ class MemoryStore(AloneStore):
         ]
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
         return [
             _user_task(waiting, waiting.row)
-            for waiting in _page(self._tables.user_tasks, instance_id, limit, after)
+            for waiting in _page(self._tables.user_tasks, instance_id, limit, after, partial(self._is_wanted, wanted))
             if isinstance(waiting.row, UserTaskRow)
         ]
+
+    def _is_wanted(self, wanted: UserTaskFilter, waiting: Waiting) -> bool:
+        row, instance = waiting.row, self._tables.instances.get(waiting.instance_id)
+        assert isinstance(row, UserTaskRow), row
+        return (
+            wanted.assignee in (None, row.assignee)
+            and wanted.is_assigned in (None, row.assignee is not None)
+            and (wanted.candidate_user is None or wanted.candidate_user in row.candidate_users)
+            and (wanted.candidate_group is None or wanted.candidate_group in row.candidate_groups)
+            and (wanted.process_keys is None or (instance is not None and instance.process_key in wanted.process_keys))
+        )
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
         waiting = self._tables.incidents.get(incident_id)
@@ -233,32 +233,32 @@ class MemoryStore(AloneStore):
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return list(islice(self._tables.inbox.values(), limit))
 
+    async def api_key(self, key_id: str) -> ApiKeyRow | None:
+        return self._tables.api_key(key_id)
+
+    async def api_keys(self) -> Sequence[ApiKeyRow]:
+        return sorted(self._tables.api_keys.values(), key=lambda row: (row.created_at_ms, row.key_id))
+
+    async def has_api_keys(self) -> bool:
+        return any(row.revoked_at_ms is None for row in self._tables.api_keys.values())
+
     async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
         raise Conflict(f"{target} was not written: a store in memory has no file to back up")
 
 
-def _page(rows: Mapping[str, Waiting], instance_id: str | None, limit: int, after: str | None) -> list[Waiting]:
+def _page(
+    rows: Mapping[str, Waiting],
+    instance_id: str | None,
+    limit: int,
+    after: str | None,
+    is_wanted: Callable[[Waiting], bool] = lambda _row: True,
+) -> list[Waiting]:
     keys = (
-        key for key, row in rows.items() if instance_id in (None, row.instance_id) and (after is None or key > after)
+        key
+        for key, row in rows.items()
+        if instance_id in (None, row.instance_id) and (after is None or key > after) and is_wanted(row)
     )
     return [rows[key] for key in nsmallest(limit, keys)]
-
-
-def _by_name_and_key(rows: Iterable[tuple[str, Waiting]]) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """(name, key) → (subscription id, instance id), by id."""
-    result: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for subscription_id, waiting in sorted(rows, key=lambda item: item[0]):
-        if isinstance(waiting.row, SubscriptionRow):
-            found = result.setdefault((waiting.row.name, waiting.row.key), [])
-            found.append((subscription_id, waiting.instance_id))
-    return result
-
-
-def _by_name(groups: Iterable[tuple[StartSubscription, ...]]) -> dict[str, list[StartSubscription]]:
-    result: dict[str, list[StartSubscription]] = {}
-    for start in sorted((start for group in groups for start in group), key=lambda start: start.process_key):
-        result.setdefault(start.name, []).append(start)
-    return result
 
 
 def _incident(waiting: Waiting, row: IncidentRow) -> Mapping[str, object]:

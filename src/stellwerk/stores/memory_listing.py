@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
 
-from stellwerk.core.changes import SubscriptionRow
-from stellwerk.core.external_task import ExternalTask
+from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.instants import InstantMs
-from stellwerk.ports import InstanceFilter, InstanceSummary, KeptMessage, TopicBacklog
-from stellwerk.stores.memory_tables import MemoryTables, StoredMessage
-from stellwerk.stores.tables import no_page_after
+from stellwerk.ports import InstanceFilter, InstanceSummary, TaskQuery, TopicBacklog
+from stellwerk.stores.memory_tables import MemoryTables
+from stellwerk.stores.tables import no_page_after, split_names
 
 __all__ = [
-    "awaited_names",
+    "count_tasks",
     "incident_counts",
     "instances",
-    "message",
     "tasks",
     "topic_backlogs",
-    "waiting_messages",
 ]
 
 R = TypeVar("R")
@@ -40,6 +37,7 @@ def _fits(row: InstanceSummary, wanted: InstanceFilter, has_incident: bool) -> b
     return (
         wanted.status in (None, row.status)
         and wanted.process_key in (None, row.process_key)
+        and (wanted.process_keys is None or _is_named(row.process_key, wanted.process_keys))
         and wanted.definition_id in (None, row.definition_id)
         and wanted.business_key in (None, row.business_key)
         and wanted.with_incident in (None, has_incident)
@@ -48,29 +46,58 @@ def _fits(row: InstanceSummary, wanted: InstanceFilter, has_incident: bool) -> b
     )
 
 
+def _is_named(name: str, patterns: Iterable[str]) -> bool:
+    names, beginnings = split_names(patterns)
+    return name in names or name.startswith(beginnings)
+
+
 def _newest_first(row: InstanceSummary) -> tuple[int, tuple[int, ...]]:
     # One more number for the end: of two ids the longer is the greater.
     return -row.started_at_ms, (*(-ord(char) for char in row.instance_id), 1)
 
 
 def tasks(
-    tables: MemoryTables,
-    instance_id: str | None,
-    topic: str | None,
-    state: str | None,
-    limit: int,
-    after: str | None,
+    tables: MemoryTables, wanted: TaskQuery, now_ms: InstantMs, limit: int, after: str | None
 ) -> list[ExternalTask]:
-    ids = tables.tasks if instance_id is None else tables.tasks_of.get(instance_id, ())
-    found = [
-        task
-        for task in map(tables.tasks.__getitem__, ids)
-        if topic in (None, task.topic) and state in (None, task.state.value)
-    ]
     anchor = None if after is None else tables.tasks.get(after)
     if after is not None and anchor is None:
         raise no_page_after("external task", after)
-    return _page(found, _oldest_first, limit, anchor)
+    return _page(list(_fitting(tables, wanted, now_ms)), _oldest_first, limit, anchor)
+
+
+def count_tasks(tables: MemoryTables, wanted: TaskQuery, now_ms: InstantMs) -> int:
+    return sum(1 for _ in _fitting(tables, wanted, now_ms))
+
+
+def _fitting(tables: MemoryTables, wanted: TaskQuery, now_ms: InstantMs) -> Iterator[ExternalTask]:
+    ids: Iterable[str] = tables.tasks if wanted.instance_id is None else tables.tasks_of.get(wanted.instance_id, ())
+    if wanted.task_ids is not None:
+        ids = {*wanted.task_ids}.intersection(ids)
+    for task in map(tables.tasks.__getitem__, ids):
+        if _is_of(task, wanted) and _is_as(task, wanted, now_ms):
+            yield task
+
+
+def _is_of(task: ExternalTask, wanted: TaskQuery) -> bool:
+    return (
+        wanted.topic in (None, task.topic)
+        and wanted.definition_id in (None, task.definition_id)
+        and wanted.process_key in (None, task.definition_id.rpartition(":")[0])
+        and wanted.element_id in (None, task.element_id)
+        and (wanted.business_key is None or wanted.business_key == task.business_key)
+    )
+
+
+def _is_as(task: ExternalTask, wanted: TaskQuery, now_ms: InstantMs) -> bool:
+    lease = task.lease if task.state is TaskState.LOCKED else None
+    return (
+        wanted.state in (None, task.state.value)
+        and (wanted.worker_id is None or (lease is not None and lease.holder.worker_id == wanted.worker_id))
+        and wanted.is_locked in (None, lease is not None and lease.until_ms > now_ms)
+        and wanted.with_retries_left in (None, task.retries_left > 0)
+        and (wanted.priority_from is None or task.priority >= wanted.priority_from)
+        and (wanted.priority_to is None or task.priority <= wanted.priority_to)
+    )
 
 
 def _oldest_first(task: ExternalTask) -> tuple[InstantMs, str]:
@@ -105,50 +132,6 @@ def _backlog(tables: MemoryTables, topic: str, locked: int, now_ms: InstantMs) -
         locked=locked,
         oldest_ready_at_ms=min((*ready, *due_again), default=None),
     )
-
-
-def message(tables: MemoryTables, message_id: str) -> KeptMessage | None:
-    stored = tables.messages.get(message_id)
-    return None if stored is None else _kept(tables, [stored])[0]
-
-
-def waiting_messages(tables: MemoryTables, now_ms: InstantMs, limit: int, after: str | None) -> list[KeptMessage]:
-    ids = (
-        message_id
-        for message_id, stored in tables.messages.items()
-        if not stored.is_consumed and stored.row.expires_at_ms > now_ms and (after is None or message_id > after)
-    )
-    return _kept(tables, [tables.messages[message_id] for message_id in nsmallest(limit, ids)])
-
-
-def _kept(tables: MemoryTables, found: Sequence[StoredMessage]) -> list[KeptMessage]:
-    subscribed, starting = _subscribed(tables), _starting(tables)
-    return [
-        KeptMessage(
-            message_id=stored.row.message_id,
-            name=stored.row.name,
-            key=stored.row.key,
-            published_at_ms=stored.row.published_at_ms,
-            expires_at_ms=stored.row.expires_at_ms,
-            is_correlated=stored.is_consumed,
-            is_awaited=stored.row.name in starting or (stored.row.name, stored.row.key) in subscribed,
-        )
-        for stored in found
-    ]
-
-
-def _subscribed(tables: MemoryTables) -> set[tuple[str, str]]:
-    """Names with keys."""
-    rows = (waiting.row for waiting in tables.subscriptions.values())
-    return {(row.name, row.key) for row in rows if isinstance(row, SubscriptionRow)}
-
-
-def _starting(tables: MemoryTables) -> set[str]:
-    return {start.name for group in tables.start_subscriptions.values() for start in group}
-
-
-def awaited_names(tables: MemoryTables, limit: int) -> list[str]:
-    return nsmallest(limit, {name for name, _ in _subscribed(tables)} | _starting(tables))
 
 
 def incident_counts(tables: MemoryTables, instance_ids: Sequence[str]) -> Mapping[str, int]:

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import attrs
 
-from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, Holder, TaskAttempt, TaskState
 from stellwerk.core.lease import expiry_needs_instance
 from stellwerk.instants import InstantMs
-from stellwerk.ports import DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance
+from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance, ProcessRow
 from stellwerk.stores.sorted_keys import SortedKeys
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
 from stellwerk.values import frozen
@@ -66,7 +66,9 @@ class MemoryTables:
         self.incidents: dict[str, Waiting] = {}
         self.messages: dict[str, StoredMessage] = {}
         self.inbox: dict[tuple[str, str], InboxRow] = {}
+        self.api_keys: dict[str, ApiKeyRow] = {}
         self.definitions: dict[str, list[DefinitionRow]] = {}
+        self.processes: dict[str, ProcessRow] = {}
         self.start_subscriptions: dict[str, tuple[StartSubscription, ...]] = {}
         """By process key."""
         self.ready_by_topic: dict[str, SortedKeys[ReadyKey]] = {}
@@ -138,6 +140,9 @@ class MemoryTables:
         self._undo.append(partial(self._swap, task, before))
 
     def rewrite_variables(self, task: ExternalTask) -> None:
+        """The row is kept as a whole anyway."""
+
+    def rewrite_priority(self, task: ExternalTask) -> None:
         """The row is kept as a whole anyway."""
 
     def _swap(self, before: ExternalTask, after: ExternalTask) -> None:
@@ -303,6 +308,12 @@ class MemoryTables:
     def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None:
         self._insert(self.user_tasks, row.user_task_id, Waiting(instance_id, row, at_ms))
 
+    def assign_user_task(self, row: UserTaskAssignment) -> None:
+        waiting = self.user_tasks.get(row.user_task_id)
+        if waiting is not None and isinstance(waiting.row, UserTaskRow):
+            assigned = attrs.evolve(waiting.row, assignee=row.assignee)
+            self._replace(self.user_tasks, row.user_task_id, Waiting(waiting.instance_id, assigned, waiting.at_ms))
+
     def delete_user_task(self, user_task_id: str) -> None:
         self._delete(self.user_tasks, user_task_id)
 
@@ -366,8 +377,41 @@ class MemoryTables:
         versions = self.definitions.setdefault(row.key, [])
         versions.append(row)
         self._undo.append(versions.pop)
-        starts = tuple(StartSubscription(row.definition_id, row.key, name) for name in row.start_messages)
-        self._replace(self.start_subscriptions, row.key, starts)
+
+    def has_definition(self, definition_id: str) -> bool:
+        versions = self.definitions.get(definition_id.rpartition(":")[0], ())
+        return any(row.definition_id == definition_id for row in versions)
+
+    def has_instances_of(self, definition_id: str) -> bool:
+        return any(row.definition_id == definition_id for row in self.instances.values())
+
+    def delete_definition(self, definition_id: str) -> None:
+        key = definition_id.rpartition(":")[0]
+        left = [row for row in self.definitions[key] if row.definition_id != definition_id]
+        self._replace(self.definitions, key, left)
+
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
+        starts = (
+            () if row is None else tuple(StartSubscription(row.definition_id, key, name) for name in row.start_messages)
+        )
+        self._replace(self.start_subscriptions, key, starts)
+
+    def process(self, key: str) -> ProcessRow | None:
+        return self.processes.get(key)
+
+    def put_process(self, row: ProcessRow) -> None:
+        self._replace(self.processes, row.key, row)
+
+    # --- API keys --------------------------------------------------------------------------------------------------
+
+    def api_key(self, key_id: str) -> ApiKeyRow | None:
+        return self.api_keys.get(key_id)
+
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        self._insert(self.api_keys, row.key_id, row)
+
+    def revoke_api_key(self, key_id: str, now_ms: InstantMs) -> None:
+        self._replace(self.api_keys, key_id, attrs.evolve(self.api_keys[key_id], revoked_at_ms=now_ms))
 
 
 def _ids_of(table: dict[str, Waiting], instance_id: str) -> list[str]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import attrs
-
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     Changeset,
     CheckRepeat,
-    DefinitionRow,
+    DeleteDefinition,
     DeployDefinitions,
-    Deployed,
     DropMessages,
     ExpireLocks,
     ExtendLease,
@@ -27,8 +24,13 @@ from stellwerk.ports import (
     ReleaseLeases,
     RenewLeases,
     ResumeSession,
+    RevokeApiKey,
+    SetProcessEnabled,
+    SetTaskPriority,
+    SetTaskRetries,
+    StoreApiKey,
 )
-from stellwerk.stores import leases
+from stellwerk.stores import catalogue, leases
 from stellwerk.stores.changesets import apply_changeset
 from stellwerk.stores.tables import DataFault, Tables
 
@@ -47,6 +49,42 @@ def apply_operation(tables: Tables, operation: Operation, now_ms: InstantMs) -> 
     match operation:
         case Changeset():
             return apply_changeset(tables, operation, now_ms)
+        case StoreApiKey() | RevokeApiKey():
+            return _apply_key_operation(tables, operation)
+        case (
+            LeaseTasks()
+            | FetchAndLock()
+            | FailTask()
+            | ExtendLease()
+            | RenewLeases()
+            | ReleaseLeases()
+            | ResumeSession()
+            | ExpireLocks()
+            | CheckRepeat()
+            | SetTaskRetries()
+            | SetTaskPriority()
+        ):
+            return _apply_lease_operation(tables, operation, now_ms)
+        case _:
+            return _apply_catalogue_operation(tables, operation)
+
+
+def _apply_lease_operation(
+    tables: Tables,
+    operation: LeaseTasks
+    | FetchAndLock
+    | FailTask
+    | ExtendLease
+    | RenewLeases
+    | ReleaseLeases
+    | ResumeSession
+    | ExpireLocks
+    | CheckRepeat
+    | SetTaskRetries
+    | SetTaskPriority,
+    now_ms: InstantMs,
+) -> Outcome:
+    match operation:
         case LeaseTasks():
             return leases.lease_tasks(tables, operation, now_ms)
         case FetchAndLock():
@@ -65,16 +103,28 @@ def apply_operation(tables: Tables, operation: Operation, now_ms: InstantMs) -> 
             return leases.expire_locks(tables, operation.limit, now_ms)
         case CheckRepeat():
             return leases.check_repeat(tables, operation)
+        case SetTaskRetries() | SetTaskPriority():
+            return leases.set_on_task(tables, operation, now_ms)
         case _:
-            return _apply_catalogue_operation(tables, operation)
+            assert_never(operation)
 
 
 def _apply_catalogue_operation(
-    tables: Tables, operation: DeployDefinitions | PublishMessage | DropMessages | PruneInstances
+    tables: Tables,
+    operation: DeployDefinitions
+    | DeleteDefinition
+    | SetProcessEnabled
+    | PublishMessage
+    | DropMessages
+    | PruneInstances,
 ) -> Outcome:
     match operation:
         case DeployDefinitions():
-            return _deploy(tables, operation)
+            return catalogue.deploy(tables, operation)
+        case DeleteDefinition():
+            return catalogue.delete_definition(tables, operation)
+        case SetProcessEnabled():
+            return catalogue.set_process_enabled(tables, operation)
         case PublishMessage():
             return _publish(tables, operation)
         case DropMessages():
@@ -83,21 +133,6 @@ def _apply_catalogue_operation(
             return _prune(tables, operation)
         case _:
             assert_never(operation)
-
-
-def _deploy(tables: Tables, operation: DeployDefinitions) -> Deployed:
-    deployed: list[DefinitionRow] = []
-    unchanged: list[str] = []
-    for wanted in operation.definitions:
-        latest = tables.latest_definition(wanted.key)
-        if latest is not None and latest.digest == wanted.digest:
-            deployed.append(latest)
-            unchanged.append(wanted.key)
-            continue
-        row = attrs.evolve(wanted, version=1 if latest is None else latest.version + 1)
-        tables.insert_definition(row)
-        deployed.append(row)
-    return Deployed(tuple(deployed), tuple(unchanged))
 
 
 def _prune(tables: Tables, operation: PruneInstances) -> Pruned:
@@ -116,4 +151,21 @@ def _publish(tables: Tables, operation: PublishMessage) -> bool:
     if tables.knows_message(operation.message.message_id):
         return False
     tables.insert_message(operation.message)
+    return True
+
+
+def _apply_key_operation(tables: Tables, operation: StoreApiKey | RevokeApiKey) -> Outcome:
+    if isinstance(operation, RevokeApiKey):
+        return _revoke_api_key(tables, operation)
+    if tables.api_key(operation.row.key_id) is not None:
+        raise DataFault(f"the API key {operation.row.key_id} is there already")
+    tables.insert_api_key(operation.row)
+    return None
+
+
+def _revoke_api_key(tables: Tables, operation: RevokeApiKey) -> bool:
+    row = tables.api_key(operation.key_id)
+    if row is None or row.revoked_at_ms is not None:
+        return False
+    tables.revoke_api_key(operation.key_id, operation.now_ms)
     return True

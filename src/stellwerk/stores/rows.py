@@ -18,7 +18,7 @@ from stellwerk.core.external_task import (
 )
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps, loads
-from stellwerk.ports import DefinitionRow, InstanceSummary, MessageRow
+from stellwerk.ports import DefinitionRow, InstanceSummary, MessageRow, ProcessRow
 
 __all__ = [
     "ATTEMPT_COLUMNS",
@@ -28,6 +28,7 @@ __all__ = [
     "INSTANCE_COLUMNS",
     "MESSAGE_COLUMNS",
     "MOVING_TASK_COLUMNS",
+    "PROCESS_COLUMNS",
     "TASK_COLUMNS",
     "USER_TASK_COLUMNS",
     "SqlRow",
@@ -42,6 +43,8 @@ __all__ = [
     "message_from_row",
     "message_to_row",
     "moving_task_row",
+    "process_from_row",
+    "process_to_row",
     "strings_from_text",
     "strings_to_text",
     "task_from_row",
@@ -270,6 +273,17 @@ def definition_from_row(row: SqlRow) -> DefinitionRow:
     )
 
 
+PROCESS_COLUMNS = ("process_key", "is_enabled", "last_deleted")
+
+
+def process_to_row(row: ProcessRow) -> SqlRow:
+    return (row.key, row.is_enabled, row.last_deleted)
+
+
+def process_from_row(row: SqlRow) -> ProcessRow:
+    return ProcessRow(row[0], bool(row[1]), row[2])
+
+
 INSTANCE_COLUMNS = (
     "instance_id",
     "definition_id",
@@ -286,15 +300,16 @@ def instance_from_row(row: SqlRow) -> InstanceSummary:
     return InstanceSummary(*row)
 
 
-MESSAGE_COLUMNS = ("message_id", "name", "key", "variables", "published_at_ms", "expires_at_ms")
+MESSAGE_COLUMNS = ("message_id", "name", "key", "variables", "published_at_ms", "expires_at_ms", "instance_id")
 
 
 def message_to_row(row: MessageRow) -> SqlRow:
-    return (row.message_id, row.name, row.key, row.variables.decode(), row.published_at_ms, row.expires_at_ms)
+    variables = row.variables.decode()
+    return (row.message_id, row.name, row.key, variables, row.published_at_ms, row.expires_at_ms, row.instance_id)
 
 
 def message_from_row(row: SqlRow) -> MessageRow:
-    return MessageRow(row[0], row[1], row[2], row[3].encode(), row[4], row[5])
+    return MessageRow(row[0], row[1], row[2], row[3].encode(), *row[4:])
 
 
 USER_TASK_COLUMNS = (

@@ -6,14 +6,15 @@ write path runs in the one writer's thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import InvalidInput
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Changeset,
     DefinitionRow,
     InboxRow,
@@ -21,12 +22,22 @@ from stellwerk.ports import (
     NewInstance,
     Operation,
     Outcome,
+    ProcessRow,
     RefusedChangeset,
     RefusedGuard,
 )
 from stellwerk.values import frozen
 
-__all__ = ["ENDED_STATUSES", "ROW_FAULTS", "DataFault", "InstanceState", "Tables", "no_page_after", "refusal_of"]
+__all__ = [
+    "ENDED_STATUSES",
+    "ROW_FAULTS",
+    "DataFault",
+    "InstanceState",
+    "Tables",
+    "no_page_after",
+    "refusal_of",
+    "split_names",
+]
 
 ENDED_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 """Statuses of an instance that does nothing any more."""
@@ -60,6 +71,13 @@ def no_page_after(kind: str, after: str) -> InvalidInput:
     return InvalidInput(f"after: there is no {kind} {after} (any more), list from the start again")
 
 
+def split_names(patterns: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """→ names, and beginnings of names: of those patterns that end with ``*``."""
+    wanted = tuple(patterns)
+    beginnings = tuple(pattern[:-1] for pattern in wanted if pattern.endswith("*"))
+    return tuple(pattern for pattern in wanted if not pattern.endswith("*")), beginnings
+
+
 @frozen
 class InstanceState:
     """What the guards, the update of an ``instances`` row and new tasks need of it."""
@@ -77,9 +95,10 @@ class Tables(Protocol):
     def task(self, task_id: str) -> ExternalTask | None: ...
     def insert_task(self, task: ExternalTask) -> None: ...
     def update_task(self, task: ExternalTask) -> None:
-        """All that a lease changes; the variables stay as they were inserted, unless they are rewritten."""
+        """All that a lease changes; variables and priority stay as they were inserted, unless they are rewritten."""
 
     def rewrite_variables(self, task: ExternalTask) -> None: ...
+    def rewrite_priority(self, task: ExternalTask) -> None: ...
     def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
         """READY, not draining, available; in order of hand-out over all topics."""
 
@@ -121,6 +140,7 @@ class Tables(Protocol):
     def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None: ...
     def delete_subscription(self, subscription_id: str) -> None: ...
     def insert_user_task(self, instance_id: str, row: UserTaskRow, at_ms: InstantMs) -> None: ...
+    def assign_user_task(self, row: UserTaskAssignment) -> None: ...
     def delete_user_task(self, user_task_id: str) -> None: ...
     def has_incident(self, instance_id: str, incident_id: str) -> bool: ...
     def insert_incident(self, instance_id: str, row: IncidentRow, at_ms: InstantMs) -> None: ...
@@ -147,5 +167,19 @@ class Tables(Protocol):
 
     # definitions
     def latest_definition(self, key: str) -> DefinitionRow | None: ...
-    def insert_definition(self, row: DefinitionRow) -> None:
-        """And its start subscriptions replace those of the version before."""
+    def has_definition(self, definition_id: str) -> bool: ...
+    def has_instances_of(self, definition_id: str) -> bool:
+        """Ended ones too."""
+
+    def insert_definition(self, row: DefinitionRow) -> None: ...
+    def delete_definition(self, definition_id: str) -> None: ...
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
+        """Those of the process by those of that version; None: by nothing."""
+
+    def process(self, key: str) -> ProcessRow | None: ...
+    def put_process(self, row: ProcessRow) -> None: ...
+
+    # API keys
+    def api_key(self, key_id: str) -> ApiKeyRow | None: ...
+    def insert_api_key(self, row: ApiKeyRow) -> None: ...
+    def revoke_api_key(self, key_id: str, now_ms: InstantMs) -> None: ...

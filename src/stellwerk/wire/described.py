@@ -25,10 +25,12 @@ __all__ = [
     "WORKER_CLASSES",
     "FieldDescription",
     "MessageDescription",
+    "as_markdown",
     "codes",
     "describe",
     "described_fields",
     "parts",
+    "texts_of_attributes",
 ]
 
 WORKER_CLASSES: tuple[type, ...] = typing.get_args(wire.WorkerMessage)
@@ -81,13 +83,13 @@ def describe(message_class: type) -> MessageDescription:
 
 def class_text(described_class: type) -> str:
     """The docstring, as Markdown."""
-    return _markdown(inspect.cleandoc(described_class.__doc__ or ""))
+    return as_markdown(inspect.cleandoc(described_class.__doc__ or ""))
 
 
 def described_fields(described_class: type) -> tuple[FieldDescription, ...]:
     """The fields of a message, or of a part of one, in their order."""
     hints = typing.get_type_hints(described_class)
-    texts = _attribute_texts()[described_class.__name__]
+    texts = texts_of_attributes(wire)[described_class.__name__]
     return tuple(
         _described_field(described_class, field, hints[field.name], texts.get(field.name, ""))
         for field in attrs.fields(typing.cast("type[attrs.AttrsInstance]", described_class))
@@ -127,7 +129,7 @@ def _described_field(owner: type, field: attrs.Attribute[object], hint: object, 
         is_required=is_required,
         default=None if is_required else _default(field.default),
         is_code=(owner, field.name) in _CODE_FIELDS,
-        text=_markdown(text or _SAME_EVERYWHERE.get(field.name, "")),
+        text=as_markdown(text or _SAME_EVERYWHERE.get(field.name, "")),
     )
 
 
@@ -143,10 +145,10 @@ def _default(value: object) -> bytes:
 
 
 @functools.cache
-def _attribute_texts() -> Mapping[str, Mapping[str, str]]:
+def texts_of_attributes(module: types.ModuleType) -> Mapping[str, Mapping[str, str]]:
     """By class and attribute: the string that follows the attribute in the source."""
-    module = ast.parse(inspect.getsource(wire))
-    return {node.name: dict(_texts_of(node)) for node in module.body if isinstance(node, ast.ClassDef)}
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name: dict(_texts_of(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _texts_of(class_node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -158,6 +160,6 @@ def _texts_of(class_node: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 pass
 
 
-def _markdown(text: str) -> str:
+def as_markdown(text: str) -> str:
     """Docstrings mark code with one or two backticks, Markdown with one. Lines are joined."""
     return re.sub(r"\s*\n\s*", " ", text.replace("``", "`"))

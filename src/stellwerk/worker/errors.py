@@ -44,7 +44,7 @@ class Operation(StrEnum):
     """The first argument of the heartbeat callback."""
 
     FETCH_AND_LOCK = "fetchAndLock"
-    """(Tasks arrived, or the engine answered a ping.)"""
+    """(Tasks arrived, or the engine answered a ping or a poll.)"""
     PROCESS_EXTERNAL_TASK = "processExternalTask"
     EXTEND_LOCK = "extendLock"
     FINISH_EXTERNAL_TASK = "finishExternalTask"

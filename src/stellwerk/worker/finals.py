@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from stellwerk.errors import StellwerkError
-from stellwerk.wire.messages import Nack, NackCode, Release
+from stellwerk.wire.messages import Nack, NackCode, Release, SessionLimits
 from stellwerk.worker.errors import ErrorKind, Refused
 from stellwerk.worker.failures import problem_of, simpler_failure
 from stellwerk.worker.leases import FinalRequest, Lease, LeaseTable
 from stellwerk.worker.reports import Reports
-from stellwerk.worker.session import Session
 from stellwerk.worker.system import Clock, Entropy
 
-__all__ = ["LEASE_IS_GONE", "Finals"]
+__all__ = ["LEASE_IS_GONE", "Channel", "Finals"]
 
 LEASE_IS_GONE = (NackCode.LEASE_LOST, NackCode.ALREADY_FINISHED, NackCode.CANCELLED, NackCode.NOT_FOUND)
 _ABOUT_WHAT_WAS_SENT = (NackCode.INVALID, NackCode.TOO_LARGE, NackCode.UNKNOWN_TYPE, NackCode.INTERNAL)
@@ -28,6 +28,14 @@ _SUSPICION_MAX = 3
 _REPEAT_S_MIN = 0.1
 _REPEAT_S_MAX = 5.0
 _HOPELESS_S = 300.0
+
+
+class Channel(Protocol):
+    """Where requests go: a session, or whatever sends them one by one. Their answers come back to the run."""
+
+    limits: SessionLimits
+
+    def send(self, message: FinalRequest) -> None: ...
 
 
 class Finals:
@@ -52,7 +60,7 @@ class Finals:
         self._clock = clock
         self._entropy = entropy
         self._start_soon = start_soon
-        self._session: Session | None = None
+        self._session: Channel | None = None
         self._session_number = 0
         self._one_at_a_time = False
         self._proven = False
@@ -61,7 +69,7 @@ class Finals:
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
-    def welcomed(self, session: Session) -> None:
+    def welcomed(self, session: Channel) -> None:
         """Everything that is unanswered goes (again), as far as this engine takes it."""
         self._session = session
         self._session_number += 1
@@ -177,7 +185,7 @@ class Finals:
         for lease in waiting:
             self._send(lease, self._table.repeat(lease), self._session)
 
-    def _send(self, lease: Lease, request: FinalRequest, session: Session) -> None:
+    def _send(self, lease: Lease, request: FinalRequest, session: Channel) -> None:
         lease.sent_in = self._session_number
         session.send(request)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TypeAlias
 
 import attrs
@@ -55,6 +55,8 @@ class Lease:
     """How many sessions were closed by the engine while the final request was under way (see `Finals`)."""
     sent_in: int = 0
     """The number of the session in which the final request was sent; 0: it waits to be sent."""
+    unsure_ms: float = float("inf")
+    """An extension by so much, the shortest, may have been done or may still be done: no answer to it came."""
     is_paused: bool = False
     """The final request was refused and is repeated after a while."""
 
@@ -73,6 +75,7 @@ class _Extension:
 class LeaseTable:
     def __init__(self) -> None:
         self._leases: dict[LeaseKey, Lease] = {}
+        self._by_topic: Counter[str] = Counter()
         self._finals: dict[int, Lease] = {}
         self._extensions: dict[int, _Extension] = {}
         self._deadlines: list[tuple[float, int, Lease]] = []
@@ -83,6 +86,13 @@ class LeaseTable:
 
     def __len__(self) -> int:
         return len(self._leases)
+
+    def find(self, key: LeaseKey) -> Lease | None:
+        return self._leases.get(key)
+
+    def count(self, topic: str) -> int:
+        """How many leases of the topic are held or wait for an answer."""
+        return self._by_topic[topic]
 
     def next_ref(self) -> int:
         return next(self._counter)
@@ -100,6 +110,7 @@ class LeaseTable:
             return None
         lease = Lease(offer, deadline_ms)
         self._leases[key] = lease
+        self._by_topic[offer.topic] += 1
         self._set_deadline(lease, deadline_ms)
         return lease
 
@@ -176,7 +187,8 @@ class LeaseTable:
             self._let_go[lease.key] = None
             if len(self._let_go) > _BEGUN_MAX:
                 self._let_go = None
-        self._leases.pop(lease.key, None)
+        if self._leases.pop(lease.key, None) is not None:
+            self._by_topic[lease.offer.topic] -= 1
         if lease.final is not None:
             self._finals.pop(lease.final.ref, None)
 
@@ -201,6 +213,11 @@ class LeaseTable:
 
     def unfinished(self) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.final is None]
+
+    def awaits_request(self, ref: int) -> bool:
+        """Whether the final request with this reference is still the one to be answered."""
+        lease = self._finals.get(ref)
+        return lease is not None and self._leases.get(lease.key) is lease
 
     def awaits_answer(self, lease: Lease) -> bool:
         return self._leases.get(lease.key) is lease and lease.final is not None

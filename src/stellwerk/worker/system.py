@@ -106,7 +106,7 @@ class SystemThreads:
 
 @frozen
 class Endpoint:
-    """Where the engine's WebSocket for workers is."""
+    """Where the engine is: its WebSocket for workers, and beside it the HTTP API."""
 
     host: str
     port: int
@@ -129,6 +129,15 @@ class Endpoint:
         tls = parts.scheme in ("https", "wss")
         path = parts.path.rstrip("/").removesuffix(WORKERS_PATH) + WORKERS_PATH
         return cls(parts.hostname, port or (443 if tls else 80), path, tls)
+
+    def target(self, path: str) -> str:
+        """Of an HTTP request to another path of the same engine."""
+        return self.path.removesuffix(WORKERS_PATH) + path
+
+    @property
+    def http_url(self) -> str:
+        """What people know the engine by."""
+        return f"{'https' if self.tls else 'http'}://{self.host_header}{self.target('')}"
 
     @property
     def host_header(self) -> str:

@@ -12,6 +12,9 @@ import trio
 from stellwerk.errors import Conflict, InvalidInput, StellwerkError
 from stellwerk.values import frozen
 from stellwerk.worker.handler import Handler, HandlerMode, make_handler
+from stellwerk.worker.options import Transport, check_grace, check_pause, check_polls, checked_transport
+from stellwerk.worker.pull import PullRun
+from stellwerk.worker.push import PushRun
 from stellwerk.worker.reports import ErrorCallback, HeartbeatCallback, Logger, Reports
 from stellwerk.worker.runtime import CRITICAL_ERRORS_MAX, Settings, TokenSource, WorkerRun
 from stellwerk.worker.system import (
@@ -42,7 +45,7 @@ DEFAULT_URL = "http://127.0.0.1:10560"
 @frozen(kw_only=True)
 class Health:
     is_polling_active: bool
-    """There is a session with the engine, so tasks can arrive."""
+    """There is a session with the engine, or it answered the last poll of every topic: tasks can arrive."""
     consecutive_critical_errors: int
     max_consecutive_critical_errors: int = CRITICAL_ERRORS_MAX
     """With so many in a row the worker stops."""
@@ -70,6 +73,11 @@ class Worker:
     ``max_tasks`` and ``lock_duration`` (seconds) are the defaults of its topics. ``token`` is a credential or a
     function that fetches one, asked before each connection and when the engine wants a fresh one. Pauses between
     attempts to connect grow up to ``reconnect_seconds_max``.
+
+    ``transport="http"``: for networks that let no WebSocket through. Then the worker asks for tasks, each topic for
+    itself: the engine waits up to ``long_polling_timeout`` for one, and polls that bring nothing begin at least
+    ``idle_timeout`` apart (seconds). Everything else is the same, but a cancelled task is noticed later: when its lock
+    is extended, or its result handed in.
     """
 
     def __init__(
@@ -81,6 +89,9 @@ class Worker:
         lock_duration: float = 30.0,
         token: TokenSource = None,
         reconnect_seconds_max: float = 10.0,
+        transport: Transport = "websocket",
+        idle_timeout: float = 0.5,
+        long_polling_timeout: float = 10.0,
         logger: Logger | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dial: Dial | None = None,
@@ -90,10 +101,13 @@ class Worker:
     ) -> None:
         """``dial``, ``clock``, ``entropy`` and ``threads`` replace the world outside, for simulations.
 
-        :raises InvalidInput: when the URL is none, or the pause is no positive number.
+        :raises InvalidInput: when the URL or the transport is none, or a number of seconds makes no sense.
         """
-        if not _is_positive(reconnect_seconds_max):
-            raise InvalidInput(f"reconnect_seconds_max must be positive seconds, not {reconnect_seconds_max!r}")
+        check_pause(reconnect_seconds_max)
+        check_polls(idle_timeout, long_polling_timeout)
+        self._transport = checked_transport(transport)
+        self._idle_timeout = idle_timeout
+        self._long_polling_timeout = long_polling_timeout
         self._endpoint = Endpoint.from_url(url)
         self._entropy = entropy or SystemEntropy()
         self.worker_id = worker_id or f"{hostname()}-{self._entropy.uuid()}"
@@ -172,14 +186,22 @@ class Worker:
         if self._run is not None:
             raise Conflict("handlers are added before the worker runs")
 
-    def connect_to(self, url: str) -> None:
-        """Work for the engine at this URL instead of the one given before.
+    def connect_to(
+        self, url: str | None = None, *, transport: Transport | None = None, token: TokenSource = None
+    ) -> None:
+        """Work for the engine at this URL, in this way, with this credential, instead of what was given before; None:
+        as it was.
 
-        :raises InvalidInput: when the URL is none; Conflict: when the worker runs already.
+        :raises InvalidInput: when the URL or the transport is none; Conflict: when the worker runs already.
         """
         if self._run is not None:
-            raise Conflict("the URL is changed before the worker runs")
-        self._endpoint = Endpoint.from_url(url)
+            raise Conflict("the connection is changed before the worker runs")
+        if transport is not None:
+            self._transport = checked_transport(transport)
+        if url is not None:
+            self._endpoint = Endpoint.from_url(url)
+        if token is not None:
+            self._token = token
 
     def on_error(self, callback: E) -> E:
         """Decorator: called with ``(kind, error, task or None)`` in the worker's trio thread; it must not block."""
@@ -200,7 +222,7 @@ class Worker:
         :raises WorkerGaveUp: after too many critical errors in a row.
         :raises InvalidInput: when ``grace`` is no number of seconds.
         """
-        _check_grace(grace)
+        check_grace(grace)
         with self._reports.shown():
             trio.run(self._run_with_signals, grace)
 
@@ -282,9 +304,11 @@ class Worker:
             entropy=self._entropy,
             threads=self._threads or SystemThreads(),
             ctrl_c_interrupts=can_receive_signals() and not self._obeys_signals,
+            idle_timeout_s=self._idle_timeout,
+            long_polling_timeout_s=self._long_polling_timeout,
         )
         with trio.CancelScope() as self._scope:
-            self._run = WorkerRun(settings, dict(self._handlers), self._reports)
+            self._run = self._new_run(settings)
             if self._stop_before_start:  # from another thread, a moment ago
                 self.stop()
             try:
@@ -293,6 +317,12 @@ class Worker:
                 self._last_run, self._run, self._scope = self._run, None, None
                 self._reports.log.info("stopped")
 
+    def _new_run(self, settings: Settings) -> WorkerRun:
+        handlers = dict(self._handlers)
+        if self._transport == "http":
+            return PullRun(settings, handlers, self._reports)
+        return PushRun(settings, handlers, self._reports)
+
     def stop(self, *, grace: float = 0.0) -> None:
         """Graceful end: no new tasks; running handlers may go on for ``grace`` seconds and are then told to give up;
         results are handed in; what is unfinished goes back to the engine without using up a retry. From any thread;
@@ -300,7 +330,7 @@ class Worker:
 
         :raises InvalidInput: when ``grace`` is no number of seconds.
         """
-        _check_grace(grace)
+        check_grace(grace)
         run = self._run
         if run is not None:
             run.request_stop(grace)
@@ -339,14 +369,3 @@ class Worker:
     def __repr__(self) -> str:
         state = "disposed" if self._disposed else "idle" if self._run is None else "running"
         return f"<Worker {self.worker_id!r} for {', '.join(self._handlers) or 'nothing'}, {state}>"
-
-
-def _check_grace(seconds: object) -> None:
-    """Infinite is a number of seconds too."""
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not seconds >= 0:  # type: ignore[operator]
-        raise InvalidInput(f"a grace period is a number of seconds from 0, not {seconds!r}")
-
-
-def _is_positive(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and 0 < seconds < float("inf")

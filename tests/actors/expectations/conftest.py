@@ -20,7 +20,7 @@ from stellwerk.core.trace import LeaseEnd, Trace, trace
 from stellwerk.errors import CallerError
 from stellwerk.model.iso8601 import add, parse_duration
 from stellwerk.model.process import FailurePolicy, Process, Task
-from stellwerk.ports import HistoryStep
+from stellwerk.ports import HistoryStep, TaskQuery
 from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Nack, Subscribe, TaskOffer, Tasks
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Player:
         return await self.world.store.history(self.instance_id)
 
     async def tasks(self) -> Sequence[ExternalTask]:
-        return await self.world.store.tasks(instance_id=self.instance_id)
+        return await self.world.store.tasks(TaskQuery(instance_id=self.instance_id))
 
     async def incidents(self) -> Sequence[Mapping[str, object]]:
         return await self.world.node.incidents(self.instance_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stellwerk.core import facts as f
 from stellwerk.core.commands import (
+    AssignUserTask,
     CompleteTask,
     CompleteUserTask,
     EndDraining,
@@ -31,6 +32,7 @@ from stellwerk.model.expressions.evaluation import evaluate_mapping_condition
 from stellwerk.model.process import Event, ExternalWork, FlowNode, Task, TaskKind, UserWork
 
 __all__ = [
+    "assign_user_task",
     "complete_task",
     "complete_user_task",
     "end_draining",
@@ -285,3 +287,13 @@ def complete_user_task(step: Step, command: CompleteUserTask) -> None:
     step.emit(f.UserTaskCompleted(command.user_task_id))
     keep_result(step, activity, command.variables)
     step.later(Work.MOVE, activity.token_id)
+
+
+def assign_user_task(step: Step, command: AssignUserTask) -> None:
+    """:raises Conflict: somebody else has it (``assigned``)."""
+    if command.user_task_id not in step.state.user_tasks:
+        raise NotOpen(f"user task {command.user_task_id} is not open")
+    has_it = step.state.assignees.get(command.user_task_id)
+    if command.unless_assigned and has_it not in (None, command.assignee):
+        raise Conflict(f"user task {command.user_task_id} is assigned to somebody else", code="assigned")
+    step.emit(f.UserTaskAssigned(command.user_task_id, command.assignee))

@@ -2,67 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stellwerk.actors.definitions import DeployRefused
 from stellwerk.actors.node import Node
-from stellwerk.errors import StellwerkError
-from stellwerk.ports import Entropy, Log
-from stellwerk.server.http import views
-from stellwerk.server.http.answers import answer, answer_error, answer_http_exception, status_of
+from stellwerk.errors import Forbidden, InvariantBroken, StellwerkError, Unauthenticated
+from stellwerk.ports import ANYBODY, Entropy, Identity, Log
+from stellwerk.server.auth.audit import Audit
+from stellwerk.server.auth.gate import KEY_SECONDS_MAX, NOBODY, Gate
+from stellwerk.server.camunda.dialect import camunda
+from stellwerk.server.http.answers import answer_error, answer_http_exception, status_of
 from stellwerk.server.http.connection import Draining
-from stellwerk.server.http.context import ApiContext, Endpoint, RunEndpoint
+from stellwerk.server.http.context import ApiContext, Dialect, Endpoint, RunEndpoint, identity_of
 from stellwerk.server.http.endpoints.definitions import DefinitionEndpoints
+from stellwerk.server.http.endpoints.external_tasks import ExternalTaskEndpoints
 from stellwerk.server.http.endpoints.histories import HistoryEndpoints
 from stellwerk.server.http.endpoints.incidents import IncidentEndpoints
 from stellwerk.server.http.endpoints.instances import InstanceEndpoints
+from stellwerk.server.http.endpoints.keys import KeyEndpoints
 from stellwerk.server.http.endpoints.operations import HealthEndpoints, OperationEndpoints
 from stellwerk.server.http.endpoints.people import PeopleEndpoints
 from stellwerk.server.http.endpoints.tasks import TaskEndpoints
+from stellwerk.server.http.leases import give_back_polled
 from stellwerk.server.http.siblings import Siblings
-from stellwerk.wire.messages import WORKERS_PATH
+from stellwerk.server.processcube.dialect import processcube
 
 __all__ = ["Api", "is_foreign"]
 
 _PREFIX = "/api/v1"
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_HEADERS = ("authorization", "content-type", "idempotency-key", "x-api-key")
+"""Those that pages of other origins may use, where their origin is allowed."""
 
 
 class Api:
     def __init__(
-        self, node: Node, *, entropy: Entropy, log: Log, draining: Draining, siblings: Siblings | None = None
+        self,
+        node: Node,
+        *,
+        entropy: Entropy,
+        log: Log,
+        draining: Draining,
+        siblings: Siblings | None = None,
+        gate: Gate | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
+        """:param gate: None: nobody needs a credential.
+        :param origins: of other sites whose pages may use it, as browsers say them (``https://shop.example``).
+        """
+        self._gate = gate
+        self._origins = tuple(origins)
+        self._clock = node.ports.clock
+        self._audit = Audit(log, self._clock)
         self._context = ApiContext(node, draining, siblings)
         self._entropy = entropy
         self.log = log
 
     def application(self) -> Starlette:
-        health = HealthEndpoints(self._context)
         application = Starlette(
-            routes=[
-                Route("/livez", self._guarded(health.livez)),
-                Route("/readyz", self._guarded(health.readyz)),
-                Route("/metrics", self._guarded(health.metrics)),
-                Route(WORKERS_PATH, self._guarded(health.workers)),
-                *self._routes(self._endpoints()),
-            ],
+            routes=[route for dialect in self._dialects() for route in self._routes(dialect)],
             exception_handlers={HTTPException: answer_http_exception},
+            middleware=self._middleware(),
         )
         # A redirect would be to whatever the Host header says.
         application.router.redirect_slashes = False
         return application
 
-    def _endpoints(self) -> Iterable[Endpoint]:
+    def _middleware(self) -> Sequence[Middleware]:
+        if not self._origins:
+            return ()
+        return (
+            Middleware(
+                CORSMiddleware, allow_origins=self._origins, allow_methods=_METHODS, allow_headers=_HEADERS, max_age=600
+            ),
+        )
+
+    def _dialects(self) -> Iterable[Dialect]:
+        yield Dialect(prefix="", endpoints=HealthEndpoints(self._context).endpoints, answer_error=answer_error)
+        yield Dialect(prefix=_PREFIX, endpoints=list(self._native_endpoints()), answer_error=answer_error)
+        yield from processcube(self._context)
+        yield camunda(self._context)
+
+    def _native_endpoints(self) -> Iterable[Endpoint]:
         areas = (
             DefinitionEndpoints,
             InstanceEndpoints,
             HistoryEndpoints,
+            ExternalTaskEndpoints,
             TaskEndpoints,
             PeopleEndpoints,
             IncidentEndpoints,
@@ -70,38 +104,106 @@ class Api:
         )
         for area in areas:
             yield from area(self._context).endpoints
+        yield from KeyEndpoints(self._context, self._gate).endpoints
 
-    def _routes(self, endpoints: Iterable[Endpoint]) -> list[Route]:
+    def _routes(self, dialect: Dialect) -> list[Route]:
         by_path: dict[str, dict[str, RunEndpoint]] = {}
-        for endpoint in endpoints:
-            by_path.setdefault(endpoint.path, {})[endpoint.method] = self._guarded(endpoint.run)
-        return [Route(_PREFIX + path, _by_method(methods), methods=list(methods)) for path, methods in by_path.items()]
+        for endpoint in dialect.endpoints:
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = self._guarded(endpoint, dialect)
+        return [
+            Route(dialect.prefix + path, _by_method(methods), methods=list(methods))
+            for path, methods in by_path.items()
+        ]
 
-    def _guarded(self, endpoint: RunEndpoint) -> RunEndpoint:
+    def _guarded(self, endpoint: Endpoint, dialect: Dialect) -> RunEndpoint:
         """Every error becomes an answer; what is our mistake is logged, and told by a reference only."""
+        action = f"{endpoint.method} {dialect.prefix}{endpoint.path}"
+
+        async def run_endpoint(request: Request) -> Response:
+            began = self._clock.monotonic()
+            try:
+                response = await endpoint.run(request)
+                await self._check_still(request, self._clock.monotonic() - began)
+                return response
+            except BaseException:
+                give_back_polled(request)
+                raise
 
         async def run(request: Request) -> Response:
             try:
-                if request.method != "GET" and is_foreign(request.headers.get("origin"), request.headers.get("host")):
-                    return answer({"code": "forbidden", "message": "another site's page may not do this"}, 403)
-                return await endpoint(request)
-            except DeployRefused as error:
-                findings = [views.finding_view(file, finding) for file, finding in error.findings]
-                return answer_error(error, 400, findings=findings)
+                self._check_site(request)
+                await self._admit(request, endpoint)
+                response = await run_endpoint(request)
+                self._tell_done(request, endpoint, action, response.status_code)
+                return response
             except StellwerkError as error:
-                status = status_of(error)
-                if status is not None:
-                    return answer_error(error, status)
-                reference = self._entropy.uuid()
-                self.log.exception("request_failed", reference=reference, path=request.scope["path"])
+                self._tell_refused(request, endpoint, action, error)
+                told = error if status_of(error) != 500 else self._mistake_of_ours(request)
+                return dialect.answer_error(told, request)
             except (ClientDisconnect, HTTPException):
                 raise
-            except Exception:
-                reference = self._entropy.uuid()
-                self.log.exception("request_failed", reference=reference, path=request.scope["path"])
-            return answer({"code": "internal", "message": f"an internal error; the log has it under {reference}"}, 500)
+            except Exception:  # noqa: BLE001 — it is logged
+                return dialect.answer_error(self._mistake_of_ours(request), request)
 
         return run
+
+    def _check_site(self, request: Request) -> None:
+        """:raises Forbidden: a page of another site sends what would change something."""
+        origin = request.headers.get("origin")
+        if request.method != "GET" and origin not in self._origins and is_foreign(origin, request.headers.get("host")):
+            raise Forbidden("another site's page may not do this")
+
+    async def _admit(self, request: Request, endpoint: Endpoint) -> None:
+        """:raises Unauthenticated: the caller is not known; Forbidden: it may not do such things."""
+        if self._gate is None:
+            return
+        if endpoint.scope is None:
+            _identify(request, ANYBODY if self._gate.is_open else NOBODY)
+            return
+        is_trusted = request.scope.get("stellwerk.trusted") is True
+        identity = ANYBODY if is_trusted else await self._gate.caller(request.scope["headers"])
+        _identify(request, identity)
+        if not identity.has(endpoint.scope):
+            raise Forbidden(f"{identity.name} may not do this: it needs the scope {endpoint.scope}")
+
+    async def _check_still(self, request: Request, seconds: float) -> None:
+        """A request may wait for minutes, and its credential end meanwhile: what it found is not for the caller then.
+
+        :raises Unauthenticated: it has ended.
+        """
+        if self._gate is None or seconds < KEY_SECONDS_MAX or request.scope.get("stellwerk.trusted") is True:
+            return
+        identity = request.scope.get("stellwerk.identity", NOBODY)
+        if identity != NOBODY:
+            await self._gate.check(identity)
+            if identity.expires_at_ms is not None and identity.expires_at_ms <= self._clock.wall_ms():
+                raise Unauthenticated("the credential ran out while the request waited")
+
+    def _tell_refused(self, request: Request, endpoint: Endpoint, action: str, error: StellwerkError) -> None:
+        if self._gate is None:
+            return
+        if isinstance(error, Unauthenticated | Forbidden):
+            who, peer = request.scope.get("stellwerk.identity"), request.scope["client"]
+            target = request.path_params
+            self._audit.refused(error.code, error.message, who=who, action=action, target=target, peer=peer)
+        else:
+            self._tell_done(request, endpoint, action, status_of(error))
+
+    def _tell_done(self, request: Request, endpoint: Endpoint, action: str, status: int) -> None:
+        if self._gate is not None:
+            who, peer = identity_of(request), request.scope["client"]
+            target = {**request.path_params, **request.scope.get("stellwerk.target", {})}
+            self._audit.done(endpoint.scope, status, who=who, action=action, target=target, peer=peer)
+
+    def _mistake_of_ours(self, request: Request) -> InvariantBroken:
+        """Logs what is being handled."""
+        reference = self._entropy.uuid()
+        self.log.exception("request_failed", reference=reference, path=request.scope["path"])
+        return InvariantBroken(f"an internal error; the log has it under {reference}")
+
+
+def _identify(request: Request, identity: Identity) -> None:
+    request.scope["stellwerk.identity"] = identity
 
 
 def is_foreign(origin: str | None, host: str | None) -> bool:

@@ -16,9 +16,10 @@ import trio
 from starlette.requests import ClientDisconnect
 
 from stellwerk.ports import Clock, Entropy, Log
+from stellwerk.server.http.answers import PROBLEM_TYPE, problem
 from stellwerk.server.http.exchange import Application, Exchange, MalformedTarget, http_scope
 from stellwerk.server.http.limits import HttpLimits
-from stellwerk.server.streams import ReplayStream
+from stellwerk.server.streams import ReplayStream, endpoint_of, is_trusted
 
 __all__ = ["Draining", "HttpConnection", "HttpHost", "UpgradeHandler"]
 
@@ -209,7 +210,9 @@ class HttpConnection:
         )
 
     def _scope(self, request: h11.Request) -> Any:
-        return http_scope(request, _endpoint(self._stream, "getpeername"), _endpoint(self._stream, "getsockname"))
+        peer, own = endpoint_of(self._stream, "getpeername"), endpoint_of(self._stream, "getsockname")
+        is_secure = isinstance(self._stream, trio.SSLStream)
+        return http_scope(request, peer, own, is_secure=is_secure, is_trusted=is_trusted(self._stream))
 
     def _answer_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"date", formatdate(self._host.clock.wall_ms() / 1000, usegmt=True).encode())]
@@ -240,9 +243,9 @@ class HttpConnection:
         await self._linger()
 
     async def _send_fault(self, status: int, code: str, message: str) -> None:
-        body = json.dumps({"code": code, "message": message}).encode()
+        body = json.dumps(problem(status, code, message)).encode()
         headers = [
-            (b"content-type", b"application/json"),
+            (b"content-type", PROBLEM_TYPE.encode()),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
@@ -251,9 +254,12 @@ class HttpConnection:
 
     async def _linger(self) -> None:
         """Closing a socket with unread bytes resets it, and the peer could lose our answer (RFC 9112, 9.6)."""
-        if self._peer_closed or not isinstance(self._stream, trio.abc.HalfCloseableStream):
+        if self._peer_closed:
             return
-        await self._stream.send_eof()
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        elif not isinstance(self._stream, trio.SSLStream):  # which has no such end, but its socket can be reset too
+            return
         remaining = self._limits.linger_bytes_max
         with trio.move_on_after(self._limits.linger_seconds_max):
             while remaining > 0 and (data := await self._stream.receive_some(_RECEIVE_BYTES)):
@@ -306,13 +312,3 @@ def _head_of(request: h11.Request) -> bytes:
     lines = [b"%b %b HTTP/%b" % (request.method, request.target, request.http_version)]
     lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw_items()]
     return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _endpoint(stream: trio.abc.Stream, which: str) -> tuple[str, int] | None:
-    if not isinstance(stream, trio.SocketStream):
-        return None
-    try:
-        address = getattr(stream.socket, which)()
-    except OSError:
-        return None
-    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

@@ -12,15 +12,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.actors.node import Node
+from stellwerk.actors.polls import Poll, PolledTasks
 from stellwerk.errors import InvalidInput, LimitExceeded, StellwerkError
-from stellwerk.json_values import loads
+from stellwerk.json_values import JsonValue, loads
+from stellwerk.ports import ANYBODY, Identity, Scope
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.connection import Draining
+from stellwerk.server.http.leases import note_polled
 from stellwerk.server.http.requests import PageQuery
 from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.http.structuring import structure_body, structure_query
 
-__all__ = ["QUICK_ROWS_MAX", "ApiContext", "Endpoint", "RunEndpoint", "check_lengths", "check_limit", "piece"]
+__all__ = [
+    "QUICK_ROWS_MAX",
+    "ApiContext",
+    "Dialect",
+    "Endpoint",
+    "RunEndpoint",
+    "check_lengths",
+    "check_limit",
+    "identity_of",
+    "piece",
+]
 
 T = TypeVar("T")
 Page = TypeVar("Page", bound=PageQuery)
@@ -34,6 +48,8 @@ _ENVELOPE_BYTES_MAX = 64 * 1024
 _ESCAPED_PER_BYTE_MAX = 3
 """Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
 _WHOLE_AT_ONCE = 2
+_LOOKS_FOR_CLIENT = 2
+"""One in which the loop hears of it, one in which whoever watches the client does."""
 _KEY_CHARS_MAX = 255
 """Business keys, correlation keys, names and ids that the caller gives; as long as Camunda has them."""
 
@@ -42,8 +58,29 @@ _KEY_CHARS_MAX = 255
 class Endpoint:
     method: str
     path: str
-    """Behind ``/api/v1``."""
+    """Behind the dialect's prefix."""
     run: RunEndpoint
+    scope: Scope | None
+    """What the caller needs. None: nothing, not even a credential."""
+    about: About | None = None
+    """For the document of the native API; None: it is not in it."""
+
+
+@attrs.frozen(kw_only=True)
+class Dialect:
+    """One of the HTTP APIs: its endpoints, and how it says that something went wrong."""
+
+    prefix: str
+    endpoints: Sequence[Endpoint]
+    answer_error: Callable[[StellwerkError, Request], Response]
+    """For errors of every class, mistakes of ours included (`InvariantBroken`, whose message is fit for the caller)."""
+
+
+def identity_of(request: Request) -> Identity:
+    """Who sends it. Endpoints check names against it: the scope was checked before."""
+    identity = request.scope.get("stellwerk.identity", ANYBODY)
+    assert isinstance(identity, Identity)
+    return identity
 
 
 @attrs.frozen
@@ -71,10 +108,23 @@ class ApiContext:
 
         :raises InvalidInput: naming everything that is wrong; LimitExceeded: it is too long.
         """
-        escaped_bytes_max = _ESCAPED_PER_BYTE_MAX * self.node.limits.payload_bytes_max
-        return await self.body(request, kind, escaped_bytes_max + _ENVELOPE_BYTES_MAX)
+        return await self.body(request, kind, self.payload_request_bytes_max)
+
+    @property
+    def payload_request_bytes_max(self) -> int:
+        """How long a body may be that holds variables."""
+        return _ESCAPED_PER_BYTE_MAX * self.node.limits.payload_bytes_max + _ENVELOPE_BYTES_MAX
 
     async def body(self, request: Request, kind: type[T], bytes_max: int = _ENVELOPE_BYTES_MAX) -> T:
+        return structure_body(await self.json_body(request, bytes_max), kind)
+
+    async def json_body(self, request: Request, bytes_max: int = _ENVELOPE_BYTES_MAX) -> JsonValue:
+        """No body at all counts as an empty object."""
+        text = await self.raw_body(request, bytes_max)
+        return loads(text) if text else {}
+
+    async def raw_body(self, request: Request, bytes_max: int) -> bytes:
+        """:raises LimitExceeded: it is longer."""
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > bytes_max:
             raise LimitExceeded(f"{declared} bytes, at most {bytes_max} are allowed")
@@ -83,7 +133,7 @@ class ApiContext:
             body += more
             if len(body) > bytes_max:
                 raise LimitExceeded(f"more than {bytes_max} bytes")
-        return structure_body(loads(bytes(body)) if body else {}, kind)
+        return bytes(body)
 
     # --- answers
 
@@ -106,6 +156,28 @@ class ApiContext:
         if rows <= QUICK_ROWS_MAX:
             return answer_text(make_text())
         return answer_text(await self.node.ports.background.run_sync(make_text))
+
+    async def poll(self, request: Request, poll: Poll) -> PolledTasks:
+        """Fetch and lock, for a `LeasesResponse`. A client that leaves while it waits gets nothing."""
+        found: list[PolledTasks] = []
+
+        async def fetch() -> bool:
+            found.append(await self.node.fetch_and_lock(poll))
+            for _ in range(_LOOKS_FOR_CLIENT):
+                # It may have left before: the loop has to look at its socket first, and cancels this then.
+                await trio.lowlevel.checkpoint()
+            return True
+
+        try:
+            is_there = await self.unless_gone(request, fetch)
+        except BaseException:
+            _give_back(found)
+            raise
+        if not is_there or not found:
+            _give_back(found)
+            return PolledTasks(tasks=(), deadlines=(), give_back=lambda: None)
+        note_polled(request, found[0])
+        return found[0]
 
     async def unless_gone(self, request: Request, function: Callable[[], Awaitable[T]]) -> T | None:
         """None as soon as the client has left or the server drains."""
@@ -132,6 +204,11 @@ class ApiContext:
         if errors:
             raise errors[0]
         return results[0] if results else None
+
+
+def _give_back(found: Sequence[PolledTasks]) -> None:
+    for polled in found:
+        polled.give_back()
 
 
 def piece(value: object) -> msgspec.Raw:

@@ -48,7 +48,7 @@ class FileDownload(Response):
             reader = await self._runner.run_sync(self._file.open)
         except FileNotFoundError:
             # Given up: the client is gone, or the server is about to be.
-            await answer_error(StoreUnavailable("the copy was given up"), 503)(scope, receive, send)
+            await answer_error(StoreUnavailable("the copy was given up"))(scope, receive, send)
             return
         with closing(reader):
             self.headers["content-length"] = str(os.fstat(reader.fileno()).st_size)

@@ -34,8 +34,18 @@ class RequestStream(Protocol):
         """Return when the peer has closed its side. What it sends until then is kept for the next request."""
 
 
-def http_scope(request: h11.Request, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Scope:
-    """:raises MalformedTarget: when the path is not UTF-8 or has no path."""
+def http_scope(
+    request: h11.Request,
+    client: tuple[str, int] | None,
+    server: tuple[str, int] | None,
+    *,
+    is_secure: bool = False,
+    is_trusted: bool = False,
+) -> Scope:
+    """:param is_trusted: see `streams.is_trusted`.
+
+    :raises MalformedTarget: when the path is not UTF-8 or has no path.
+    """
     raw_path, query = _split_target(request.target)
     try:
         path = unquote_to_bytes(raw_path).decode()
@@ -46,7 +56,7 @@ def http_scope(request: h11.Request, client: tuple[str, int] | None, server: tup
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": request.http_version.decode(),
         "method": request.method.decode(),
-        "scheme": "http",
+        "scheme": "https" if is_secure else "http",
         "path": path,
         "raw_path": raw_path,
         "query_string": query,
@@ -55,6 +65,7 @@ def http_scope(request: h11.Request, client: tuple[str, int] | None, server: tup
         "client": client,
         "server": server,
         "state": {},
+        "stellwerk.trusted": is_trusted,
     }
 
 

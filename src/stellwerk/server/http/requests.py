@@ -6,14 +6,21 @@ from typing import Literal
 
 import attrs
 
-from stellwerk.json_values import JsonObject
-from stellwerk.server.http.structuring import Instant
+from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.server.http.structuring import Instant, Signed
 
 __all__ = [
+    "BpmnErrorRequest",
     "CancelRequest",
+    "ClaimRequest",
+    "CompleteTaskRequest",
     "CompleteUserTaskRequest",
     "DeployFile",
     "DeployRequest",
+    "EmptyRequest",
+    "ExtendLockRequest",
+    "FailTaskRequest",
+    "FetchAndLockRequest",
     "HistoryQuery",
     "IncidentsQuery",
     "InstanceQuery",
@@ -27,7 +34,10 @@ __all__ = [
     "SetVariablesRequest",
     "StartRequest",
     "StateQuery",
+    "TaskPriorityRequest",
+    "TaskRetriesRequest",
     "TasksQuery",
+    "UnlockRequest",
     "UserTasksQuery",
     "WaitQuery",
 ]
@@ -77,6 +87,18 @@ class MessageRequest:
     variables: JsonObject = attrs.field(factory=dict)
     ttl_ms: int | None = None
     message_id: str | None = None
+    instance_id: str | None = None
+    """Only for this one; then `key` may be left out, whatever it waits with."""
+
+
+@attrs.frozen(kw_only=True)
+class ClaimRequest:
+    assignee: str
+
+
+@attrs.frozen(kw_only=True)
+class EmptyRequest:
+    pass
 
 
 @attrs.frozen(kw_only=True)
@@ -120,6 +142,80 @@ class PruneRequest:
     limit: int = 100
 
 
+@attrs.frozen(kw_only=True)
+class FetchAndLockRequest:
+    worker_id: str
+    task_types: tuple[str, ...]
+    """Topics."""
+    max_tasks: int = 10
+    """Of all topics together."""
+    lock_duration_ms: int = 30_000
+    """A model's own lock duration overrides it."""
+    wait_ms: int = 0
+    """For the first task."""
+    filter: str | None = None
+    """A regular expression on the compact JSON of the variables."""
+    variables: tuple[str, ...] | None = None
+    """Only these top-level ones are given. None: all."""
+
+
+@attrs.frozen(kw_only=True)
+class CompleteTaskRequest:
+    worker_id: str
+    variables: JsonValue = None
+    """Any JSON value: an object is merged as the model says, null is nothing, others become the variable `result`."""
+    fence: int | None = None
+    """None: the lease that the worker must mean. So in the others."""
+
+
+@attrs.frozen(kw_only=True)
+class FailTaskRequest:
+    worker_id: str
+    error: str
+    details: JsonValue = None
+    retry_after_ms: int | None = None
+    """None: the model's back-off."""
+    retries: int | None = None
+    """Attempts that are left. None: the engine counts."""
+    fence: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class BpmnErrorRequest:
+    worker_id: str
+    code: str
+    message: str | None = None
+    details: JsonValue = None
+    variables: JsonObject = attrs.field(factory=dict)
+    fence: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ExtendLockRequest:
+    worker_id: str
+    extension_ms: int
+    """From now on."""
+    fence: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class UnlockRequest:
+    worker_id: str
+    fence: int | None = None
+    started: bool = True
+    """False: nothing was done yet, so that a single-try task may be tried."""
+
+
+@attrs.frozen(kw_only=True)
+class TaskRetriesRequest:
+    retries: int
+
+
+@attrs.frozen(kw_only=True)
+class TaskPriorityRequest:
+    priority: Signed
+
+
 # --- queries -------------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +252,9 @@ class TasksQuery(PageQuery):
 @attrs.frozen(kw_only=True)
 class UserTasksQuery(PageQuery):
     instance_id: str | None = None
+    process: str | None = None
+    assignee: str | None = None
+    candidate_group: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -175,6 +274,8 @@ class HistoryQuery:
     limit: int = 100
     after: int = 0
     """Sequence of the last event of the page before."""
+    category: str | None = None
+    event_type: str | None = None
 
 
 @attrs.frozen(kw_only=True)

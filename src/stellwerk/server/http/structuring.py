@@ -7,37 +7,48 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 import attrs
 import cattrs
-from cattrs.gen import make_dict_structure_fn
+from cattrs.gen import make_dict_structure_fn, override
 
 from stellwerk.errors import InvalidInput
 from stellwerk.instants import EPOCH, InstantMs
 from stellwerk.json_values import JsonObject, JsonValue
 
-__all__ = ["Instant", "structure_body", "structure_query"]
+__all__ = ["INTEGER_MAX", "Instant", "Signed", "structure_body", "structure_query", "wire_name"]
 
 T = TypeVar("T")
 
 Instant = NewType("Instant", InstantMs)
 """RFC 3339 text in a request."""
 
-_INTEGER_MAX = 2**53 - 1
+Signed = NewType("Signed", int)
+"""A whole number that may be negative; others are refused."""
+
+INTEGER_MAX = 2**53 - 1
 """What JavaScript can count to; every store can keep it. Numbers within variables are not bounded."""
+_PLACE = re.compile(r" @ (?:\$|query)\S*")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
-def structure_body(value: JsonValue, kind: type[T]) -> T:
-    """:raises InvalidInput: naming everything that is wrong and where."""
+def structure_body(value: JsonValue, kind: type[T], *, tolerant: bool = False) -> T:
+    """Make an object of `kind`, an attrs class.
+
+    :param tolerant: for APIs of other engines: names are in camelCase (or what the field's metadata has as ``name``),
+        and unknown ones are ignored.
+    :raises InvalidInput: naming everything that is wrong and where.
+    """
+    if tolerant:
+        return _structure(_tolerant_body_converter, value, kind, "$", _camel_case)
     return _structure(_body_converter, value, kind, "$")
 
 
-def structure_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
-    """Like `structure_body`; numbers and truth values are read from their text.
+def structure_query(pairs: Iterable[tuple[str, str]], kind: type[T], *, tolerant: bool = False) -> T:
+    """Like `structure_body`; numbers and truth values are read from their text, lists from one with commas.
 
     :raises InvalidInput: naming everything that is wrong.
     """
@@ -46,15 +57,29 @@ def structure_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
         if name in query:
             raise InvalidInput(f"given twice: {name} @ query")
         query[name] = text
+    if tolerant:
+        return _structure(_tolerant_query_converter, query, kind, "query", _camel_case)
     return _structure(_query_converter, query, kind, "query")
 
 
-def _structure(converter: cattrs.Converter, value: JsonValue, kind: type[T], where: str) -> T:
+def wire_name(field: attrs.Attribute[Any]) -> str:
+    """Of a field in the APIs of other engines."""
+    return str(field.metadata.get("name", _camel_case(field.name)))
+
+
+def _camel_case(text: str) -> str:
+    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), text)
+
+
+def _structure(
+    converter: cattrs.Converter, value: JsonValue, kind: type[T], where: str, named: Callable[[str], str] = str
+) -> T:
+    """:param named: how the API writes names of fields."""
     try:
         return converter.structure(value, kind)
     except cattrs.BaseValidationError as error:
         complaints = cattrs.transform_error(error, path=where, format_exception=_complaint)
-        raise InvalidInput("; ".join(complaints)) from None
+        raise InvalidInput(_PLACE.sub(lambda place: named(place[0]), "; ".join(complaints))) from None
     except TypeError as error:
         raise InvalidInput(f"{error} @ {where}") from None
 
@@ -92,11 +117,19 @@ def _exactly(kind: type, name: str) -> Any:
     return structure
 
 
+def _signed_number(value: JsonValue, _kind: object) -> Signed:
+    if type(value) is not int:
+        raise TypeError(f"expected a whole number, not {_name_of(value)}")
+    if not -INTEGER_MAX <= value <= INTEGER_MAX:
+        raise ValueError(f"expected a number from -{INTEGER_MAX} to {INTEGER_MAX}")
+    return Signed(value)
+
+
 def _whole_number(value: JsonValue, _kind: object) -> int:
     if type(value) is not int:
         raise TypeError(f"expected a whole number, not {_name_of(value)}")
-    if not 0 <= value <= _INTEGER_MAX:
-        raise ValueError(f"expected a number from 0 to {_INTEGER_MAX}")
+    if not 0 <= value <= INTEGER_MAX:
+        raise ValueError(f"expected a number from 0 to {INTEGER_MAX}")
     return value
 
 
@@ -136,8 +169,11 @@ def _tuple_of(converter: cattrs.Converter, kind: Any) -> Any:
     return structure
 
 
-def _object_of(converter: cattrs.Converter, kind: Any) -> Any:
-    fields = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
+def _object_of(converter: cattrs.Converter, kind: Any, *, tolerant: bool) -> Any:
+    renamed: dict[str, Any] = {
+        field.name: override(rename=wire_name(field)) for field in attrs.fields(kind) if tolerant
+    }
+    fields = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=not tolerant, **renamed)
 
     def structure(value: JsonValue, _kind: object) -> Any:
         if not isinstance(value, dict):
@@ -148,7 +184,7 @@ def _object_of(converter: cattrs.Converter, kind: Any) -> Any:
 
 
 def _number_in_text(value: JsonValue, _kind: object) -> int:
-    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > len(str(_INTEGER_MAX)):
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > len(str(INTEGER_MAX)):
         raise ValueError("expected a number")
     return _whole_number(int(value), int)
 
@@ -176,14 +212,16 @@ def _nanoseconds(fraction: re.Match[str] | None) -> int:
     return 0 if fraction is None else int(fraction[1].ljust(9, "0"))
 
 
-def _make_converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+def _make_converter(*, tolerant: bool) -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=not tolerant, detailed_validation=True)
     converter.register_structure_hook(str, _exactly(str, "a string"))
     converter.register_structure_hook(int, _whole_number)
     converter.register_structure_hook(bool, _exactly(bool, "true or false"))
     converter.register_structure_hook_func(lambda kind: kind is Instant, _instant)
+    converter.register_structure_hook_func(lambda kind: kind is Signed, _signed_number)
+    converter.register_structure_hook_func(lambda kind: kind is JsonValue, lambda value, _kind: value)
     converter.register_structure_hook_func(lambda kind: kind == JsonObject, _exactly(dict, "an object"))
-    converter.register_structure_hook_factory(attrs.has, lambda kind: _object_of(converter, kind))
+    converter.register_structure_hook_factory(attrs.has, lambda kind: _object_of(converter, kind, tolerant=tolerant))
     converter.register_structure_hook_factory(_is_optional, lambda kind: _optional(converter, kind))
     converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _choice)
     converter.register_structure_hook_factory(
@@ -192,7 +230,25 @@ def _make_converter() -> cattrs.Converter:
     return converter
 
 
-_body_converter = _make_converter()
-_query_converter = _make_converter()
-_query_converter.register_structure_hook(int, _number_in_text)
-_query_converter.register_structure_hook(bool, _truth_in_text)
+def _list_in_text(converter: cattrs.Converter, kind: Any) -> Any:
+    list_kind: Any = types.GenericAlias(list, get_args(kind)[:1])
+
+    def structure(value: JsonValue, _kind: object) -> Any:
+        return tuple(converter.structure(str(value).split(","), list_kind))
+
+    return structure
+
+
+def _for_texts(converter: cattrs.Converter) -> cattrs.Converter:
+    converter.register_structure_hook(int, _number_in_text)
+    converter.register_structure_hook(bool, _truth_in_text)
+    converter.register_structure_hook_factory(
+        lambda kind: _origin(kind) is tuple, lambda kind: _list_in_text(converter, kind)
+    )
+    return converter
+
+
+_body_converter = _make_converter(tolerant=False)
+_query_converter = _for_texts(_make_converter(tolerant=False))
+_tolerant_body_converter = _make_converter(tolerant=True)
+_tolerant_query_converter = _for_texts(_make_converter(tolerant=True))

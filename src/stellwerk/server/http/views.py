@@ -29,6 +29,7 @@ __all__ = [
     "node_view",
     "outcome_view",
     "plain_view",
+    "pulled_task_view",
     "state_view",
     "summary_view",
     "task_summary_view",
@@ -130,6 +131,30 @@ def task_summary_view(task: ExternalTask) -> dict[str, object]:
     }
 
 
+def pulled_task_view(task: ExternalTask, lock_remaining_ms: int) -> dict[str, object]:
+    """As a worker gets it that fetches it."""
+    assert task.lease is not None
+    return {
+        "task_id": task.task_id,
+        "token_id": task.token_id,
+        "process_instance_id": task.instance_id,
+        "task_type": task.topic,
+        "variables": msgspec.Raw(task.variables),
+        "fence": task.fence,
+        "lock_expire_at": to_rfc3339(task.lease.until_ms),
+        "lock_remaining_ms": lock_remaining_ms,
+        "retries": task.retries_left,
+        "attempt": task.attempt,
+        "priority": task.priority,
+        "business_key": task.business_key,
+        "process_definition_id": task.definition_id,
+        "element_id": task.element_id,
+        "created_at": to_rfc3339(task.created_at_ms),
+        "headers": msgspec.Raw(task.headers),
+        "single_try": task.single_try,
+    }
+
+
 def _lease_view(lease: Lease) -> dict[str, object]:
     return {
         "worker_id": lease.holder.worker_id,
@@ -224,6 +249,7 @@ def message_view(view: MessageView) -> dict[str, object]:
         "published_at": instant(view.published_at_ms),
         "expires_at": instant(view.expires_at_ms),
         "is_awaited": view.is_awaited,
+        "instance_id": view.instance_id,
     }
 
 

@@ -32,7 +32,7 @@ _Row = tuple[Any, ...]
 
 _WIDTHS: Mapping[str, int] = {
     "steps": 5,
-    "new_instances": 9,
+    "new_instances": 10,
     "history": 5,
     "snapshots": 4,
     "completions": 6,
@@ -45,7 +45,7 @@ _WIDTHS: Mapping[str, int] = {
 }
 """How many columns the rows of each kind have: in the order of the function's parameters."""
 
-_COMMIT = f"SELECT * FROM stellwerk.commit_1({', '.join(f'${n}' for n in range(1, 3 + sum(_WIDTHS.values())))})"  # noqa: S608
+_COMMIT = f"SELECT * FROM stellwerk.commit_2({', '.join(f'${n}' for n in range(1, 3 + sum(_WIDTHS.values())))})"  # noqa: S608
 _RECORDED = "SELECT judged_at_ms, refused FROM stellwerk.batches WHERE batch_id = $1"
 _RECORDED_BIRTHS = """
 SELECT task_id, definition_id, business_key FROM stellwerk.external_tasks WHERE task_id = ANY($1::text[])"""
@@ -118,7 +118,8 @@ class DirectBatch:
         else:
             newer_than = _version_of(new.definition_id) if new.must_be_newest else None
             named = (new.definition_id, new.process_key, newer_than, new.business_key)
-            row = (position, instance_id, *named, status or "RUNNING", at_ms, ended_at_ms)
+            deployed = _version_of(new.definition_id) if new.must_be_deployed else None
+            row = (position, instance_id, *named, status or "RUNNING", at_ms, ended_at_ms, deployed)
             self._rows["new_instances"].append(row)
         facts = encode_facts(changeset.facts).decode()
         self._rows["history"].append((position, instance_id, version + 1, at_ms, facts))

@@ -1,4 +1,4 @@
-"""Lists of instances and tasks by pages, and the backlog of each topic. Each function takes the connection first.
+"""Lists of instances by pages, and the backlog of each topic. Each function takes the connection first.
 
 Finished tasks are the bulk of a database; nothing here reads them that can do without. A subquery with ``OFFSET 0`` is
 planned apart from what surrounds it: such queries keep their plan whatever the statistics say.
@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import asyncpg
 
-from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.instants import InstantMs
 from stellwerk.ports import InstanceFilter, InstanceSummary, TopicBacklog
 from stellwerk.stores import rows
 from stellwerk.stores.postgres.parameters import Parameters, findable, where
-from stellwerk.stores.postgres.reads import BACKING_OFF, DRAINED, LOCKED, READY
-from stellwerk.stores.tables import no_page_after
+from stellwerk.stores.postgres.reads import BACKING_OFF, LOCKED, READY
+from stellwerk.stores.tables import no_page_after, split_names
 
-__all__ = ["incident_counts", "instances", "tasks", "topic_backlogs"]
+__all__ = ["incident_counts", "instances", "topic_backlogs"]
 
 
 # --- instances -----------------------------------------------------------------------------------------------------
@@ -32,6 +31,9 @@ _FILTERS = {
     "started_from_ms": "i.started_at_ms >=",
     "started_before_ms": "i.started_at_ms <",
 }
+_OF_PROCESSES = """(
+    i.process_key = ANY ({}::text[])
+    OR EXISTS (SELECT FROM unnest({}::text[]) AS beginning WHERE starts_with(i.process_key, beginning)))"""
 _WITHOUT_INCIDENT = "NOT EXISTS (SELECT FROM stellwerk.incidents x WHERE x.instance_id = i.instance_id OFFSET 0)"
 # Few instances have incidents: they are looked up from those.
 _WITH_INCIDENT = """(SELECT DISTINCT instance_id FROM stellwerk.incidents) x
@@ -47,6 +49,9 @@ async def instances(
     """Newest first."""
     parameters = Parameters()
     conditions = _given({condition: getattr(wanted, name) for name, condition in _FILTERS.items()}, parameters)
+    if wanted.process_keys is not None:
+        names = ([*map(findable, part)] for part in split_names(wanted.process_keys))
+        conditions.append(_OF_PROCESSES.format(*map(parameters.add, names)))
     if wanted.with_incident is False:
         conditions.append(_WITHOUT_INCIDENT)
     if after is not None:
@@ -70,73 +75,6 @@ async def incident_counts(connection: asyncpg.Connection, instance_ids: Sequence
     """Of those instances that have any."""
     found = await connection.fetch(_COUNT_INCIDENTS, [findable(instance_id) for instance_id in instance_ids])
     return {row[0]: row[1] for row in found}
-
-
-# --- tasks ---------------------------------------------------------------------------------------------------------
-
-_READY_KINDS = (READY, BACKING_OFF, DRAINED)
-_ENDED_KINDS = {
-    state.value: (f"state = '{state.value}'",)
-    for state in TaskState
-    if state not in (TaskState.READY, TaskState.LOCKED)
-}
-_KINDS = {"READY": _READY_KINDS, "LOCKED": (LOCKED,), **_ENDED_KINDS}
-"""By state: the conditions of indexes that have all its tasks between them. A state in a parameter would find none."""
-_ALL_KINDS = tuple(kind for kinds in _KINDS.values() for kind in kinds)
-_CREATED_AT = "SELECT created_at FROM stellwerk.external_tasks WHERE task_id = $1"
-_TASK_COLUMNS = ", ".join(f"t.{column}" for column in rows.TASK_COLUMNS)
-
-
-async def tasks(
-    connection: asyncpg.Connection,
-    instance_id: str | None,
-    topic: str | None,
-    state: str | None,
-    limit: int,
-    after: str | None,
-) -> list[ExternalTask]:
-    """Oldest first."""
-    parameters = Parameters()
-    conditions = [] if topic is None else [f"task_type = {parameters.add(topic)}"]
-    if after is not None:
-        created_at_ms = await connection.fetchval(_CREATED_AT, findable(after))
-        if created_at_ms is None:
-            raise no_page_after("external task", after)
-        conditions.append(f"(created_at, task_id) > ({parameters.add(created_at_ms)}, {parameters.add(after)})")
-    if instance_id is None:
-        keys = _keys_by_state(_ALL_KINDS if state is None else _KINDS.get(state, ()), conditions, parameters.add(limit))
-    else:
-        conditions += [] if state is None else [f"state = {parameters.add(state)}"]
-        keys = _keys_of_instance(parameters.add(instance_id), conditions, parameters.add(limit))
-    return [rows.task_from_row(row) for row in await connection.fetch(_rows_of(keys), *parameters)] if keys else []
-
-
-def _keys_by_state(kinds: Sequence[str], conditions: Sequence[str], limit: str) -> str:
-    """Of each kind the first keys, and of all these the first again."""
-    pages = (
-        f"(SELECT created_at, task_id FROM stellwerk.external_tasks{where([kind, *conditions])}"  # noqa: S608
-        f" ORDER BY created_at, task_id LIMIT {limit})"
-        for kind in kinds
-    )
-    joined = " UNION ALL ".join(pages)
-    return f"SELECT * FROM ({joined}) kinds ORDER BY created_at, task_id LIMIT {limit}" if joined else ""  # noqa: S608
-
-
-def _keys_of_instance(instance_id: str, conditions: Sequence[str], limit: str) -> str:
-    of_instance = f"SELECT * FROM stellwerk.external_tasks WHERE process_instance = {instance_id} OFFSET 0"  # noqa: S608
-    return (
-        f"SELECT created_at, task_id FROM ({of_instance}) of_instance{where(conditions)}"  # noqa: S608
-        f" ORDER BY created_at, task_id LIMIT {limit}"
-    )
-
-
-def _rows_of(keys: str) -> str:
-    """Keys are sorted without the rows: only the page's are read."""
-    return (
-        f"SELECT {_TASK_COLUMNS} FROM ({keys}) page CROSS JOIN LATERAL"  # noqa: S608
-        " (SELECT * FROM stellwerk.external_tasks t WHERE t.task_id = page.task_id OFFSET 0) t"
-        " ORDER BY page.created_at, page.task_id"
-    )
 
 
 # --- topics --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ from stellwerk.ports import (
     PublishMessage,
     ReleaseLeases,
     RenewLeases,
+    RevokeApiKey,
+    SetTaskPriority,
+    SetTaskRetries,
+    StoreApiKey,
     TaskEnding,
 )
 from stellwerk.values import frozen
@@ -83,6 +87,7 @@ def _are_regular(changes: RowChanges) -> bool:
         or changes.drained_tasks
         or changes.requeued_tasks
         or changes.user_tasks_opened
+        or changes.user_tasks_assigned
         or changes.user_tasks_closed
         or changes.incidents_opened
         or changes.incidents_resolved
@@ -111,12 +116,16 @@ def _keys_of(operation: Operation) -> Sequence[str] | None:
             return _keys_of_changeset(operation)
         case LeaseTasks():
             return [lease.task_id for lease in operation.leases]
-        case FailTask() | ExtendLease() | CheckRepeat():
+        case FailTask() | ExtendLease() | CheckRepeat() | SetTaskRetries() | SetTaskPriority():
             return [operation.task_id]
         case RenewLeases() | ReleaseLeases():
             return _once(lease.task_id for lease in operation.leases)
         case PublishMessage():
             return [operation.message.message_id]
+        case StoreApiKey():
+            return [operation.row.key_id]
+        case RevokeApiKey():
+            return [operation.key_id]
         case _:
             return None
 
@@ -142,6 +151,7 @@ def _waiting_keys(changes: RowChanges) -> list[str]:
         *(subscription.subscription_id for subscription in changes.subscriptions_opened),
         *changes.subscriptions_closed,
         *(task.user_task_id for task in changes.user_tasks_opened),
+        *(task.user_task_id for task in changes.user_tasks_assigned),
         *changes.user_tasks_closed,
         *(incident.incident_id for incident in changes.incidents_opened),
         *changes.incidents_resolved,

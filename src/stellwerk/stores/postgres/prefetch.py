@@ -1,7 +1,8 @@
 """Which rows operations concern, and reading them: locked, in the same order everywhere, before anything is judged.
 
-The order: instances, tasks, messages, incidents, inbox rows, each by id; then the keys of what is deployed. The instant
-by which leases are judged is read after all locks, since any of them may have been waited for.
+The order: instances, tasks, messages, incidents, inbox rows, API keys, each by id; then the keys of what is deployed,
+and of what starts.
+The instant by which leases are judged is read after all locks, since any of them may have been waited for.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from stellwerk.core.changes import RowChanges
 from stellwerk.core.external_task import ExternalTask, OutcomeKind, TaskAttempt
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Changeset,
     CheckRepeat,
     DefinitionRow,
+    DeleteDefinition,
     DeployDefinitions,
     DropMessages,
     ExpireLocks,
@@ -26,14 +29,23 @@ from stellwerk.ports import (
     FailTask,
     FetchAndLock,
     LeaseTasks,
+    NewInstance,
     Operation,
+    ProcessRow,
     PruneInstances,
     PublishMessage,
     ReleaseLeases,
     RenewLeases,
     ResumeSession,
+    RevokeApiKey,
+    SetProcessEnabled,
+    SetTaskPriority,
+    SetTaskRetries,
+    StoreApiKey,
 )
 from stellwerk.stores import rows
+from stellwerk.stores.catalogue import split_definition_id
+from stellwerk.stores.key_rows import API_KEY_COLUMNS, api_key_from_row
 from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.stores.postgres.parameters import findable
 from stellwerk.stores.tables import InstanceState
@@ -63,8 +75,23 @@ SELECT i.instance_id, i.dedupe_key
 FROM unnest($1::text[], $2::text[]) AS wanted (instance_id, dedupe_key)
 JOIN stellwerk.inbox i ON i.instance_id = wanted.instance_id AND i.dedupe_key = wanted.dedupe_key
 ORDER BY i.instance_id, i.dedupe_key FOR UPDATE OF i"""
+_LOCK_API_KEYS = f"""
+SELECT {", ".join(API_KEY_COLUMNS)} FROM stellwerk.api_keys
+WHERE key_id = ANY($1::text[]) ORDER BY key_id FOR UPDATE"""  # noqa: S608
 _LOCK_PROCESS_KEYS = """
 SELECT pg_advisory_xact_lock(hashtextextended('stellwerk definition ' || key, 0)) FROM unnest($1::text[]) AS key"""
+_SHARE_PROCESS_KEYS = _LOCK_PROCESS_KEYS.replace("xact_lock", "xact_lock_shared")
+# Whoever inserts one waits, and sees then what became of its definition.
+_LOCK_OUT_NEW_INSTANCES = "LOCK TABLE stellwerk.instances IN SHARE MODE"
+_IS_IN_USE = "SELECT EXISTS (SELECT FROM stellwerk.instances WHERE definition_id = $1)"
+_DEPLOYED = """
+SELECT d.process_key || ':' || d.version FROM unnest($1::text[], $2::bigint[]) AS wanted (key, version)
+JOIN stellwerk.definitions d ON d.process_key = wanted.key AND d.version = wanted.version"""
+_PROCESSES = f"""
+SELECT {", ".join(rows.PROCESS_COLUMNS)} FROM stellwerk.processes WHERE process_key = ANY($1::text[])"""  # noqa: S608
+_NEXT_NEWEST = f"""
+SELECT {_DEFINITION_COLUMNS} FROM stellwerk.definitions d
+WHERE process_key = $1 AND version <> $2 ORDER BY version DESC LIMIT 1"""  # noqa: S608
 _LATEST_DEFINITIONS = f"""
 SELECT {_DEFINITION_COLUMNS} FROM unnest($1::text[]) AS wanted (key) CROSS JOIN LATERAL (
     SELECT * FROM stellwerk.definitions WHERE process_key = wanted.key ORDER BY version DESC LIMIT 1
@@ -115,6 +142,9 @@ _LEASES_OF_BOOT = """
 SELECT task_id FROM stellwerk.external_tasks WHERE state = 'LOCKED' AND lock_owner = $1 AND lock_boot_id = $2"""
 
 
+_SCANS = (FetchAndLock, ResumeSession, ExpireLocks, DropMessages, PruneInstances, DeleteDefinition)
+
+
 def is_bigint(number: int) -> bool:
     """The database can hold it."""
     return -_BIGINT_MAX <= number <= _BIGINT_MAX
@@ -122,7 +152,7 @@ def is_bigint(number: int) -> bool:
 
 def is_scan(operation: Operation) -> bool:
     """It finds rows by more than their keys, and is done alone."""
-    return isinstance(operation, FetchAndLock | ResumeSession | ExpireLocks | DropMessages | PruneInstances)
+    return isinstance(operation, _SCANS)
 
 
 # --- which rows ----------------------------------------------------------------------------------------------------
@@ -143,7 +173,13 @@ class Wanted:
     definitions: set[str] = attrs.field(factory=set)
     """Process keys."""
     deployed: set[str] = attrs.field(factory=set)
-    """Those of them to which a version may be added."""
+    """Those of them whose versions may change."""
+    started: set[str] = attrs.field(factory=set)
+    """Keys of processes whose versions have to stay."""
+    definition_ids: set[str] = attrs.field(factory=set)
+    processes: set[str] = attrs.field(factory=set)
+    """Keys."""
+    api_keys: set[str] = attrs.field(factory=set)
 
     @classmethod
     def by(cls, operations: Iterable[Operation]) -> Wanted:
@@ -167,6 +203,8 @@ class Wanted:
                 self._add_changeset(operation)
             case LeaseTasks():
                 self.tasks.update(wish.task_id for wish in operation.leases)
+            case SetTaskRetries() | SetTaskPriority():
+                self.tasks.add(operation.task_id)
             case FailTask() | ExtendLease():
                 self._add_lease(operation.task_id, operation.fence)
             case RenewLeases() | ReleaseLeases():
@@ -177,16 +215,41 @@ class Wanted:
                     self._add_lease(task_id, fence)
             case CheckRepeat():
                 self._add_repeat(operation)
-            case DeployDefinitions():
-                keys = [definition.key for definition in operation.definitions]
-                self.definitions.update(keys)
-                self.deployed.update(keys)
-            case PublishMessage():
-                self.messages.add(operation.message.message_id)
             case FetchAndLock() | ExpireLocks() | DropMessages() | PruneInstances():
                 return
             case _:
+                self._add_catalogued(operation)
+
+    def _add_catalogued(
+        self,
+        operation: DeployDefinitions
+        | DeleteDefinition
+        | SetProcessEnabled
+        | PublishMessage
+        | StoreApiKey
+        | RevokeApiKey,
+    ) -> None:
+        match operation:
+            case DeployDefinitions():
+                for definition in operation.definitions:
+                    self._add_process(definition.key)
+            case SetProcessEnabled():
+                self._add_process(operation.key)
+            case DeleteDefinition():
+                self._add_process(operation.definition_id.rpartition(":")[0])
+                self.definition_ids.add(operation.definition_id)
+            case PublishMessage():
+                self.messages.add(operation.message.message_id)
+            case StoreApiKey():
+                self.api_keys.add(operation.row.key_id)
+            case RevokeApiKey():
+                self.api_keys.add(operation.key_id)
+            case _:
                 assert_never(operation)
+
+    def _add_process(self, key: str) -> None:
+        for keys in (self.definitions, self.deployed, self.processes):
+            keys.add(key)
 
     def _add_lease(self, task_id: str, fence: int | None) -> None:
         self.tasks.add(task_id)
@@ -208,8 +271,16 @@ class Wanted:
         self.inbox.update((instance_id, dedupe_key) for dedupe_key in changeset.inbox_consumed)
         self.inbox.update((row.instance_id, row.dedupe_key) for row in changeset.inbox_sent)
         self._add_changes(changeset.changes)
-        if changeset.new_instance is not None and changeset.new_instance.must_be_newest:
-            self.definitions.add(changeset.new_instance.process_key)
+        if changeset.new_instance is not None:
+            self._add_start(changeset.new_instance)
+
+    def _add_start(self, new: NewInstance) -> None:
+        if new.must_be_newest:
+            self.definitions.add(new.process_key)
+        if new.must_be_deployed:
+            self.definition_ids.add(new.definition_id)
+            self.processes.add(new.process_key)
+            self.started.add(new.process_key)
 
     def _add_changes(self, changes: RowChanges) -> None:
         self.incidents.update(changes.incidents_resolved)
@@ -249,6 +320,14 @@ class FetchedRows:
     """→ instance id."""
     inbox: set[tuple[str, str]] = attrs.field(factory=set)
     definitions: dict[str, DefinitionRow] = attrs.field(factory=dict)
+    deployed: set[str] = attrs.field(factory=set)
+    """Ids of definitions."""
+    processes: dict[str, ProcessRow] = attrs.field(factory=dict)
+    is_in_use: bool = False
+    """There are instances of the definition that is to be deleted."""
+    next_newest: DefinitionRow | None = None
+    """Of the same process, without that one."""
+    api_keys: dict[str, ApiKeyRow] = attrs.field(factory=dict)
     ready: list[ExternalTask] = attrs.field(factory=list)
     past_due: list[ExternalTask] = attrs.field(factory=list)
     failing: list[ExternalTask] = attrs.field(factory=list)
@@ -274,6 +353,8 @@ async def fetch_rows(
     for operation in operations:
         if isinstance(operation, ExpireLocks):
             await _find_failing(connection, operation, fetched)
+        elif isinstance(operation, DeleteDefinition):
+            await _find_users(connection, operation, fetched)
     return fetched
 
 
@@ -290,8 +371,13 @@ async def _lock_rows(connection: asyncpg.Connection, wanted: Wanted, fetched: Fe
         fetched.incidents.update(map(tuple, await connection.fetch(_LOCK_INCIDENTS, incident_ids)))
     if wanted.inbox:
         fetched.inbox.update(map(tuple, await connection.fetch(_LOCK_INBOX, *_columns_in_order(wanted.inbox))))
+    if key_ids := _in_order(wanted.api_keys):
+        for row in await connection.fetch(_LOCK_API_KEYS, key_ids):
+            fetched.api_keys[row[0]] = api_key_from_row(row[:])
     if deployed := _in_order(wanted.deployed):
         await connection.execute(_LOCK_PROCESS_KEYS, deployed)
+    if started := _in_order(wanted.started):
+        await connection.execute(_SHARE_PROCESS_KEYS, started)
 
 
 async def _read_rows(connection: asyncpg.Connection, wanted: Wanted, fetched: FetchedRows) -> None:
@@ -299,11 +385,17 @@ async def _read_rows(connection: asyncpg.Connection, wanted: Wanted, fetched: Fe
     if keys := _in_order(wanted.definitions):
         for row in await connection.fetch(_LATEST_DEFINITIONS, keys):
             fetched.definitions[row[0]] = rows.definition_from_row(row[:])
+    if named := [named for named in map(split_definition_id, _in_order(wanted.definition_ids)) if named is not None]:
+        columns = [key for key, _ in named], [version for _, version in named]
+        fetched.deployed.update(row[0] for row in await connection.fetch(_DEPLOYED, *columns))
+    if keys := _in_order(wanted.processes):
+        for row in await connection.fetch(_PROCESSES, keys):
+            fetched.processes[row[0]] = rows.process_from_row(row[:])
     # An attempt has a fence that its task has had.
     earlier = [(task_id, fence) for task_id, fence in wanted.attempts if _may_be_there(fetched, task_id, fence)]
     if earlier:
-        columns = [task_id for task_id, _ in earlier], [fence for _, fence in earlier]
-        for row in await connection.fetch(_ATTEMPTS, *columns):
+        fences = [task_id for task_id, _ in earlier], [fence for _, fence in earlier]
+        for row in await connection.fetch(_ATTEMPTS, *fences):
             fetched.attempts[row[0], row[1]] = rows.attempt_from_row(row[:])
     if wanted.newest_attempts:
         for row in await connection.fetch(_NEWEST_ATTEMPTS, *_columns_in_order(wanted.newest_attempts)):
@@ -340,6 +432,16 @@ async def _find_failing(connection: asyncpg.Connection, operation: ExpireLocks, 
     found = await connection.fetch(_FAILING, fetched.now_ms, _limit(operation))
     fetched.failing = [rows.task_from_row(row[:]) for row in found]
     fetched.next_expiry_ms = await connection.fetchval(_NEXT_EXPIRY, fetched.now_ms)
+
+
+async def _find_users(connection: asyncpg.Connection, operation: DeleteDefinition, fetched: FetchedRows) -> None:
+    named = split_definition_id(operation.definition_id)
+    if named is None or operation.definition_id not in fetched.deployed:
+        return
+    await connection.execute(_LOCK_OUT_NEW_INSTANCES)
+    fetched.is_in_use = await connection.fetchval(_IS_IN_USE, operation.definition_id)
+    row = await connection.fetchrow(_NEXT_NEWEST, *named)
+    fetched.next_newest = None if row is None else rows.definition_from_row(row[:])
 
 
 def _limit(operation: ExpireLocks) -> int:

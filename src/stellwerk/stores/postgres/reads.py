@@ -7,6 +7,7 @@ lease clock matters, `now_ms` dictates it (for tests); None: the database's own,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import asyncpg
 
@@ -19,12 +20,13 @@ from stellwerk.ports import (
     HistoryStep,
     InboxRow,
     InstanceSummary,
-    MatchedMessage,
     ReadyScan,
     ReadyTask,
     StoredInstance,
+    UserTaskFilter,
 )
 from stellwerk.stores import rows
+from stellwerk.stores.catalogue import split_definition_id
 from stellwerk.stores.postgres.parameters import Parameters, findable, least_after, where
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "claim_timers",
     "definition",
     "definitions",
+    "disabled_processes",
     "draining_ready",
     "due_timers",
     "history",
@@ -46,7 +49,6 @@ __all__ = [
     "latest_definition",
     "lease_now",
     "load_instance",
-    "matched_messages",
     "next_lock_expiry",
     "ready_tasks",
     "standing_leases",
@@ -113,11 +115,11 @@ _DEFINITIONS = f"SELECT {', '.join(rows.DEFINITION_COLUMNS)} FROM stellwerk.defi
 
 
 async def definition(connection: asyncpg.Connection, definition_id: str) -> DefinitionRow | None:
-    key, _, version = definition_id.rpartition(":")
-    if not version.isascii() or not version.isdigit() or len(version) > 18:
+    named = split_definition_id(definition_id)
+    if named is None:
         return None
     statement = f"{_DEFINITIONS} WHERE process_key = $1 AND version = $2"
-    row = await connection.fetchrow(statement, findable(key), int(version))
+    row = await connection.fetchrow(statement, findable(named[0]), named[1])
     return None if row is None else rows.definition_from_row(row)
 
 
@@ -130,6 +132,13 @@ async def latest_definition(connection: asyncpg.Connection, key: str) -> Definit
 async def definitions(connection: asyncpg.Connection) -> list[DefinitionRow]:
     found = await connection.fetch(f"{_DEFINITIONS} ORDER BY process_key, version")
     return [rows.definition_from_row(row) for row in found]
+
+
+async def disabled_processes(connection: asyncpg.Connection) -> list[str]:
+    found = await connection.fetch(
+        "SELECT process_key FROM stellwerk.processes WHERE NOT is_enabled ORDER BY process_key"
+    )
+    return [row[0] for row in found]
 
 
 # --- tasks ---------------------------------------------------------------------------------------------------------
@@ -281,73 +290,6 @@ async def claim_timers(
     return sorted(due, key=lambda timer: (timer.due_at_ms, timer.timer_id)), first[2]
 
 
-# --- messages ------------------------------------------------------------------------------------------------------
-
-# The first message for a name and key goes to the first subscription, the second to the second, by arrival and by id:
-# two lists laid side by side, since a join of the two is a gamble with statistics that are a minute old. OFFSET 0: one
-# look at the index for each message, never a table of all subscriptions beforehand.
-_MATCHED_MESSAGES = f"""
-WITH awaited AS MATERIALIZED (
-    SELECT message_id, name, key, published_at_ms FROM stellwerk.messages m
-    WHERE NOT is_consumed AND expires_at_ms > $1 AND (
-        EXISTS (SELECT FROM stellwerk.subscriptions s WHERE s.name = m.name AND s.key = m.key OFFSET 0)
-        OR EXISTS (SELECT FROM stellwerk.start_subscriptions t WHERE t.name = m.name OFFSET 0))
-    ORDER BY published_at_ms, message_id LIMIT $3
-),
-listed AS MATERIALIZED (
-    SELECT name, key, count(*) AS messages,
-        array_agg(message_id ORDER BY published_at_ms, message_id) AS message_ids,
-        array_agg(published_at_ms ORDER BY published_at_ms, message_id) AS instants
-    FROM awaited GROUP BY name, key
-),
-paired AS (
-    SELECT pair.*, starting.definition_id
-    FROM listed
-    CROSS JOIN LATERAL (
-        SELECT array_agg(subscription_id ORDER BY subscription_id) AS subscription_ids,
-            array_agg(instance_id ORDER BY subscription_id) AS instance_ids
-        FROM (
-            SELECT subscription_id, instance_id FROM stellwerk.subscriptions s
-            WHERE s.name = listed.name AND s.key = listed.key
-            ORDER BY subscription_id LIMIT least(listed.messages, $2)
-        ) first
-    ) waiting
-    LEFT JOIN LATERAL (
-        SELECT definition_id FROM stellwerk.start_subscriptions t
-        WHERE t.name = listed.name ORDER BY process_key LIMIT 1
-    ) starting ON true
-    CROSS JOIN LATERAL unnest(message_ids, instants, subscription_ids, instance_ids)
-        AS pair (message_id, published_at_ms, subscription_id, instance_id)
-    WHERE pair.subscription_id IS NOT NULL OR starting.definition_id IS NOT NULL
-    ORDER BY pair.published_at_ms, pair.message_id LIMIT $2
-)
-SELECT {", ".join(f"m.{column}" for column in rows.MESSAGE_COLUMNS)},
-    instance_id, subscription_id, CASE WHEN subscription_id IS NULL THEN definition_id END, is_cut
-FROM (SELECT count(*) = $3 AS is_cut FROM awaited) counted
-LEFT JOIN (
-    paired CROSS JOIN LATERAL (SELECT * FROM stellwerk.messages m WHERE m.message_id = paired.message_id OFFSET 0) m
-) ON true
-ORDER BY paired.published_at_ms, paired.message_id"""  # noqa: S608
-
-
-async def matched_messages(connection: asyncpg.Connection, now_ms: InstantMs, limit: int) -> list[MatchedMessage]:
-    """Each message with the first subscription that no older message takes, else with what it starts."""
-    # Of a great many that wait, the oldest are nearly always enough.
-    found, is_cut = await _matched_of_oldest(connection, now_ms, limit, 2 * limit)
-    if is_cut and len(found) < limit:
-        found, _ = await _matched_of_oldest(connection, now_ms, limit, None)
-    return found
-
-
-async def _matched_of_oldest(
-    connection: asyncpg.Connection, now_ms: InstantMs, limit: int, oldest: int | None
-) -> tuple[list[MatchedMessage], bool]:
-    """Among so many that something waits for (None: all), and whether there may be more of them."""
-    found = await connection.fetch(_MATCHED_MESSAGES, now_ms, limit, oldest)
-    matches = [MatchedMessage(rows.message_from_row(row[:6]), *row[6:9]) for row in found if row[0] is not None]
-    return matches, bool(found[0][9])
-
-
 # --- what waits for somebody ---------------------------------------------------------------------------------------
 
 
@@ -363,10 +305,27 @@ async def incident(connection: asyncpg.Connection, incident_id: str) -> Mapping[
     return None if row is None else rows.incident_from_row(row)
 
 
+# OFFSET 0: one look at the index for each, never a table of all instances beforehand.
+_OF_PROCESSES = """
+EXISTS (SELECT FROM stellwerk.instances i WHERE i.instance_id = listed.instance_id
+    AND i.process_key = ANY({}::text[]) OFFSET 0)"""
+
+
 async def user_tasks(
-    connection: asyncpg.Connection, instance_id: str | None = None, limit: int = 1000, after: str | None = None
+    connection: asyncpg.Connection,
+    instance_id: str | None = None,
+    limit: int = 1000,
+    after: str | None = None,
+    wanted: UserTaskFilter = UserTaskFilter(),
 ) -> list[Mapping[str, object]]:
-    found = await _page(connection, "user_tasks", rows.USER_TASK_COLUMNS, instance_id, limit, after)
+    conditions = {
+        "assignee = {}": wanted.assignee,
+        "(assignee IS NOT NULL) = {}::boolean": wanted.is_assigned,
+        "candidate_users::jsonb ? {}": wanted.candidate_user,
+        "candidate_groups::jsonb ? {}": wanted.candidate_group,
+        _OF_PROCESSES: None if wanted.process_keys is None else [*filter(findable, wanted.process_keys)],
+    }
+    found = await _page(connection, "user_tasks", rows.USER_TASK_COLUMNS, instance_id, limit, after, conditions)
     return [rows.user_task_from_row(row) for row in found]
 
 
@@ -390,13 +349,16 @@ async def _page(
     instance_id: str | None,
     limit: int,
     after: str | None,
+    wanted: Mapping[str, object] = MappingProxyType({}),
 ) -> list[asyncpg.Record]:
+    """:param wanted: conditions with a place for their values; None: not asked for."""
     parameters = Parameters()
-    source = f"stellwerk.{table}"
+    source = f"stellwerk.{table} listed"
     if instance_id is not None:
         # Apart, or the planner may walk along the key in the hope to meet the instance's rows soon.
-        source = f"(SELECT * FROM {source} WHERE instance_id = {parameters.add(instance_id)} OFFSET 0) of_instance"  # noqa: S608
+        source = f"(SELECT * FROM {source} WHERE instance_id = {parameters.add(instance_id)} OFFSET 0) listed"  # noqa: S608
     conditions = [] if after is None else [f"{columns[0]} >= {parameters.add(least_after(after))}"]
+    conditions += [text.format(parameters.add(value)) for text, value in wanted.items() if value is not None]
     statement = (
         f"SELECT {', '.join(columns)} FROM {source}{where(conditions)}"  # noqa: S608
         f" ORDER BY {columns[0]} LIMIT {parameters.add(limit)}"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from stellwerk.stores.key_rows import API_KEY_COLUMNS
 from stellwerk.stores.rows import (
     ATTEMPT_COLUMNS,
     DEFINITION_COLUMNS,
@@ -14,6 +15,7 @@ from stellwerk.stores.rows import (
     INSTANCE_COLUMNS,
     MESSAGE_COLUMNS,
     MOVING_TASK_COLUMNS,
+    PROCESS_COLUMNS,
     TASK_COLUMNS,
     USER_TASK_COLUMNS,
     SqlRow,
@@ -51,10 +53,12 @@ _TYPES: Mapping[str, str] = {
             "expires_at_ms",
             "created_at_ms",
             "opened_at_ms",
+            "revoked_at_ms",
+            "last_deleted",
         ),
         "bigint",
     ),
-    **dict.fromkeys(("single_try", "draining", "adopt_java"), "boolean"),
+    **dict.fromkeys(("single_try", "draining", "adopt_java", "is_enabled"), "boolean"),
     **dict.fromkeys(("xml", "snapshot"), "bytea"),
 }
 """Of columns that are not text."""
@@ -101,6 +105,7 @@ class Write:
     INSERT_TASKS: Final = _insert("external_tasks", *TASK_COLUMNS, types=_TASK_TYPES)
     UPDATE_TASKS: Final = _update("external_tasks", "task_id", *MOVING_TASK_COLUMNS, types=_TASK_TYPES)
     REWRITE_VARIABLES: Final = _update("external_tasks", "task_id", "variables", types=_TASK_TYPES)
+    REWRITE_PRIORITIES: Final = _update("external_tasks", "task_id", "priority", types=_TASK_TYPES)
     INSERT_ATTEMPTS: Final = _insert("task_attempts", *ATTEMPT_COLUMNS)
     INSERT_TIMERS: Final = _insert("timers", "timer_id", "instance_id", "element_id", "due_at_ms")
     DELETE_TIMERS: Final = _delete("timers", "timer_id")
@@ -109,6 +114,7 @@ class Write:
     )
     DELETE_SUBSCRIPTIONS: Final = _delete("subscriptions", "subscription_id")
     INSERT_USER_TASKS: Final = _insert("user_tasks", *USER_TASK_COLUMNS)
+    ASSIGN_USER_TASKS: Final = _update("user_tasks", "user_task_id", "assignee")
     DELETE_USER_TASKS: Final = _delete("user_tasks", "user_task_id")
     INSERT_INCIDENTS: Final = _insert("incidents", *INCIDENT_COLUMNS)
     DELETE_INCIDENTS: Final = _delete("incidents", "incident_id")
@@ -124,8 +130,22 @@ class Write:
     )
     DROP_INBOX: Final = _delete("inbox", "instance_id")
     INSERT_DEFINITIONS: Final = _insert("definitions", *DEFINITION_COLUMNS)
+    DELETE_DEFINITIONS: Final = (
+        "DELETE FROM stellwerk.definitions AS old USING unnest($1::text[], $2::bigint[]) AS gone (process_key, version)"
+        " WHERE old.process_key = gone.process_key AND old.version = gone.version"
+    )
+    PUT_PROCESSES: Final = _insert(
+        "processes",
+        *PROCESS_COLUMNS,
+        conflict=(
+            "ON CONFLICT (process_key) DO UPDATE"
+            " SET is_enabled = excluded.is_enabled, last_deleted = excluded.last_deleted"
+        ),
+    )
     DROP_START_SUBSCRIPTIONS: Final = _delete("start_subscriptions", "process_key")
     INSERT_START_SUBSCRIPTIONS: Final = _insert("start_subscriptions", "process_key", "name", "definition_id")
+    INSERT_API_KEYS: Final = _insert("api_keys", *API_KEY_COLUMNS)
+    REVOKE_API_KEYS: Final = _update("api_keys", "key_id", "revoked_at_ms")
 
 
 async def send_rows(connection: asyncpg.Connection, statement: str, rows: Sequence[SqlRow]) -> int:

@@ -13,6 +13,7 @@ from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import Conflict
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Changeset,
     Clock,
     Committed,
@@ -34,9 +35,11 @@ from stellwerk.ports import (
     ReadyScan,
     RefusedChangeset,
     StoredInstance,
+    TaskQuery,
     TopicBacklog,
+    UserTaskFilter,
 )
-from stellwerk.stores.postgres import listing, messages, reads
+from stellwerk.stores.postgres import api_keys, listing, messages, reads, task_listing
 from stellwerk.stores.postgres.bridge import Bridge
 from stellwerk.stores.postgres.database import PostgresDatabase
 from stellwerk.stores.postgres.dsn import PostgresConfig, parse_dsn
@@ -203,21 +206,21 @@ class PostgresStore:
     async def definitions(self) -> Sequence[DefinitionRow]:
         return await self._read(reads.definitions)
 
+    async def disabled_processes(self) -> Sequence[str]:
+        return await self._read(reads.disabled_processes)
+
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     async def task(self, task_id: str) -> ExternalTask | None:
         return await self._read(reads.task, task_id)
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
-        return await self._read(listing.tasks, instance_id, topic, state, limit, after)
+        return await self._read(task_listing.tasks, wanted, self._now_ms, limit, after)
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int:
+        return await self._read(task_listing.count_tasks, wanted, self._now_ms)
 
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(listing.topic_backlogs, self._now_ms)
@@ -251,7 +254,7 @@ class PostgresStore:
         return await self._run(partial(self._database.write, claim))
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
-        return await self._read(reads.matched_messages, now_ms, limit)
+        return await self._read(messages.matched_messages, now_ms, limit)
 
     async def message(self, message_id: str) -> KeptMessage | None:
         return await self._read(messages.message, message_id)
@@ -273,9 +276,14 @@ class PostgresStore:
         return await self._read(reads.incidents, instance_id, limit, after)
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
-        return await self._read(reads.user_tasks, instance_id, limit, after)
+        return await self._read(reads.user_tasks, instance_id, limit, after, wanted)
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
         return await self._read(reads.incident, incident_id)
@@ -285,6 +293,15 @@ class PostgresStore:
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return await self._read(reads.inbox, limit)
+
+    async def api_key(self, key_id: str) -> ApiKeyRow | None:
+        return await self._read(api_keys.api_key, key_id)
+
+    async def api_keys(self) -> Sequence[ApiKeyRow]:
+        return await self._read(api_keys.api_keys)
+
+    async def has_api_keys(self) -> bool:
+        return await self._read(api_keys.has_api_keys)
 
     @property
     def clock_jumps(self) -> int:

@@ -12,12 +12,14 @@ from typing import NoReturn
 import asyncpg
 import attrs
 
-from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.errors import InvariantBroken
 from stellwerk.instants import InstantMs
-from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance
+from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, MessageRow, NewInstance, ProcessRow
 from stellwerk.stores import rows
+from stellwerk.stores.catalogue import split_definition_id
+from stellwerk.stores.key_rows import api_key_to_row
 from stellwerk.stores.postgres.prefetch import FetchedRows, is_bigint
 from stellwerk.stores.postgres.statements import Write, send_rows
 from stellwerk.stores.rows import SqlRow
@@ -33,6 +35,7 @@ _WAVE_ORDER = (
     Write.INSERT_SUBSCRIPTIONS,
     Write.DELETE_SUBSCRIPTIONS,
     Write.INSERT_USER_TASKS,
+    Write.ASSIGN_USER_TASKS,
     Write.DELETE_USER_TASKS,
     Write.INSERT_INCIDENTS,
     Write.DELETE_INCIDENTS,
@@ -41,10 +44,21 @@ _WAVE_ORDER = (
     Write.DELETE_INBOX,
     Write.DROP_INBOX,
     Write.INSERT_DEFINITIONS,
+    Write.DELETE_DEFINITIONS,
     Write.DROP_START_SUBSCRIPTIONS,
     Write.INSERT_START_SUBSCRIPTIONS,
+    Write.INSERT_API_KEYS,
+    Write.REVOKE_API_KEYS,
 )
-_UPDATES = frozenset({Write.UPDATE_INSTANCES, Write.END_INSTANCES, Write.UPDATE_TASKS, Write.REWRITE_VARIABLES})
+_UPDATES = frozenset(
+    {
+        Write.UPDATE_INSTANCES,
+        Write.END_INSTANCES,
+        Write.UPDATE_TASKS,
+        Write.REWRITE_VARIABLES,
+        Write.REWRITE_PRIORITIES,
+    }
+)
 """Of rows that are locked: each must still be there."""
 
 
@@ -54,8 +68,8 @@ class _Wave:
 
     rows: dict[str, list[SqlRow]] = attrs.field(factory=dict)
     """By statement."""
-    deleted: set[tuple[str, SqlRow]] = attrs.field(factory=set)
-    """(statement, key)."""
+    barred: set[tuple[str, SqlRow]] = attrs.field(factory=set)
+    """(statement, key) of what was deleted, or may be changed only once."""
 
 
 @attrs.define
@@ -75,6 +89,7 @@ class PostgresTables:
         """As this transaction leaves them."""
         self._inserted_tasks: set[str] = set()
         self._rewritten: set[str] = set()
+        self._reprioritised: set[str] = set()
         self._instances: dict[str, _WrittenInstance] = {}
         self._snapshots: dict[str, SqlRow] = {}
         self._attempts: dict[tuple[str, int], TaskAttempt] = {}
@@ -84,14 +99,19 @@ class PostgresTables:
         self._incidents = dict(fetched.incidents)
         self._inbox = set(fetched.inbox)
         self._definitions = dict(fetched.definitions)
-        self._starts: dict[str, DefinitionRow] = {}
+        self._api_keys = dict(fetched.api_keys)
+        self._deployed = set(fetched.deployed)
+        self._processes = dict(fetched.processes)
+        self._processes_written: set[str] = set()
+        self._starts: dict[str, DefinitionRow | None] = {}
         self._waves = [_Wave()]
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
     @property
     def has_written(self) -> bool:
-        return bool(self._tasks or self._instances or self._messages or self._waves[0].rows)
+        written = (self._tasks, self._instances, self._messages, self._processes_written, self._starts)
+        return any(written) or bool(self._waves[0].rows)
 
     async def send(self, connection: asyncpg.Connection) -> None:
         """:raises InvariantBroken: a locked row is gone."""
@@ -110,7 +130,9 @@ class PostgresTables:
             (Write.INSERT_TASKS, self._new_tasks()),
             (Write.UPDATE_TASKS, self._changed_tasks()),
             (Write.REWRITE_VARIABLES, self._rewritten_tasks()),
+            (Write.REWRITE_PRIORITIES, self._reprioritised_tasks()),
             (Write.INSERT_MESSAGES, [self._messages[key] for key in sorted(self._messages)]),
+            (Write.PUT_PROCESSES, [rows.process_to_row(self._processes[key]) for key in self._processes_written]),
         )
         yield from ((statement, parameters) for statement, parameters in found if parameters)
         for wave in self._waves:
@@ -164,10 +186,16 @@ class PostgresTables:
         changed = sorted(self._rewritten - self._inserted_tasks)
         return [(task_id, self._tasks[task_id].variables.decode()) for task_id in changed]
 
+    def _reprioritised_tasks(self) -> list[SqlRow]:
+        changed = sorted(self._reprioritised - self._inserted_tasks)
+        return [(task_id, self._tasks[task_id].priority) for task_id in changed]
+
     def _add_starts(self) -> None:
         """The start subscriptions of the newest version of each process that was deployed."""
         for key, row in self._starts.items():
             self._write(Write.DROP_START_SUBSCRIPTIONS, (key,))
+            if row is None:
+                continue
             for name in dict.fromkeys(row.start_messages):
                 self._write(Write.INSERT_START_SUBSCRIPTIONS, (key, name, row.definition_id))
         self._starts.clear()
@@ -179,11 +207,11 @@ class PostgresTables:
 
     def _delete(self, statement: str, *key: str) -> None:
         self._write(statement, key)
-        self._waves[-1].deleted.add((statement, key))
+        self._waves[-1].barred.add((statement, key))
 
-    def _insert(self, statement: str, parameters: SqlRow, *deletions: tuple[str, SqlRow]) -> None:
-        """Behind the wave that holds one of the deletions, if one does: it would delete this row too."""
-        if not self._waves[-1].deleted.isdisjoint(deletions):
+    def _insert(self, statement: str, parameters: SqlRow, *bars: tuple[str, SqlRow]) -> None:
+        """Behind the wave that bars it: a deletion there would delete this row too."""
+        if not self._waves[-1].barred.isdisjoint(bars):
             self._waves.append(_Wave())
         self._write(statement, parameters)
 
@@ -206,6 +234,9 @@ class PostgresTables:
 
     def rewrite_variables(self, task: ExternalTask) -> None:
         self._rewritten.add(task.task_id)
+
+    def rewrite_priority(self, task: ExternalTask) -> None:
+        self._reprioritised.add(task.task_id)
 
     def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
         found = sorted(self._fetched.ready, key=lambda task: (-task.priority, task.created_at_ms, task.task_id))
@@ -295,6 +326,11 @@ class PostgresTables:
         parameters = rows.user_task_to_row(instance_id, row, at_ms)
         self._insert(Write.INSERT_USER_TASKS, parameters, (Write.DELETE_USER_TASKS, (row.user_task_id,)))
 
+    def assign_user_task(self, row: UserTaskAssignment) -> None:
+        once = (Write.ASSIGN_USER_TASKS, (row.user_task_id,))
+        self._insert(Write.ASSIGN_USER_TASKS, (row.user_task_id, row.assignee), once)
+        self._waves[-1].barred.add(once)
+
     def delete_user_task(self, user_task_id: str) -> None:
         self._delete(Write.DELETE_USER_TASKS, user_task_id)
 
@@ -362,9 +398,56 @@ class PostgresTables:
         return row
 
     def insert_definition(self, row: DefinitionRow) -> None:
-        self._definitions[row.key] = self._starts[row.key] = row
+        self._definitions[row.key] = row
+        self._deployed.add(row.definition_id)
         *columns, adopt_java = rows.definition_to_row(row)
         self._write(Write.INSERT_DEFINITIONS, (*columns, bool(adopt_java)))
+
+    def has_definition(self, definition_id: str) -> bool:
+        if definition_id not in self._deployed:
+            _check_asked(definition_id, self._fetched.wanted.definition_ids)
+        return definition_id in self._deployed
+
+    def has_instances_of(self, definition_id: str) -> bool:
+        """One is deleted in a transaction of its own."""
+        return self._fetched.is_in_use
+
+    def delete_definition(self, definition_id: str) -> None:
+        named = split_definition_id(definition_id)
+        assert named is not None, definition_id
+        self._deployed.discard(definition_id)
+        self._definitions = {key: row for key, row in self._definitions.items() if key != named[0]}
+        if self._fetched.next_newest is not None:
+            self._definitions[named[0]] = self._fetched.next_newest
+        self._write(Write.DELETE_DEFINITIONS, named)
+
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
+        self._starts[key] = row
+
+    def process(self, key: str) -> ProcessRow | None:
+        if key not in self._processes:
+            _check_asked(key, self._fetched.wanted.processes)
+        return self._processes.get(key)
+
+    def put_process(self, row: ProcessRow) -> None:
+        self._processes[row.key] = row
+        self._processes_written.add(row.key)
+
+    # --- API keys --------------------------------------------------------------------------------------------------
+
+    def api_key(self, key_id: str) -> ApiKeyRow | None:
+        row = self._api_keys.get(key_id)
+        if row is None:
+            _check_asked(key_id, self._fetched.wanted.api_keys)
+        return row
+
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        self._api_keys[row.key_id] = row
+        self._write(Write.INSERT_API_KEYS, api_key_to_row(row))
+
+    def revoke_api_key(self, key_id: str, now_ms: InstantMs) -> None:
+        self._api_keys[key_id] = attrs.evolve(self._api_keys[key_id], revoked_at_ms=now_ms)
+        self._write(Write.REVOKE_API_KEYS, (key_id, now_ms))
 
 
 def _check_asked(key: object, asked: Container[object]) -> None:

@@ -1,4 +1,4 @@
-"""Lists of instances and tasks by pages, and the backlog of each topic. Each function takes the connection first.
+"""Lists of instances by pages, and the backlog of each topic. Each function takes the connection first.
 
 Finished tasks are the bulk of a file; nothing here reads them that can do without.
 """
@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 
-from stellwerk.core.external_task import ExternalTask
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import dumps
 from stellwerk.ports import InstanceFilter, InstanceSummary, TopicBacklog
 from stellwerk.stores import rows
-from stellwerk.stores.tables import no_page_after
+from stellwerk.stores.sqlite.task_listing import BACKING_OFF, LOCKED, READY
+from stellwerk.stores.tables import no_page_after, split_names
 
-__all__ = ["incident_counts", "instances", "tasks", "topic_backlogs"]
+__all__ = ["incident_counts", "instances", "topic_backlogs"]
 
 _INSTANCE_COLUMNS = ", ".join(f"i.{column}" for column in rows.INSTANCE_COLUMNS)
-_TASK_COLUMNS = ", ".join(rows.TASK_COLUMNS)
 
 
 # --- instances -----------------------------------------------------------------------------------------------------
@@ -34,6 +32,9 @@ _FILTERS = {
     "started_from_ms": "i.started_at_ms >= ?",
     "started_before_ms": "i.started_at_ms < ?",
 }
+_OF_PROCESSES = """(
+    i.process_key IN (SELECT value FROM json_each(?))
+    OR EXISTS (SELECT 1 FROM json_each(?) WHERE substr(i.process_key, 1, length(value)) = value))"""
 _WITHOUT_INCIDENT = "NOT EXISTS (SELECT 1 FROM incidents x WHERE x.instance_id = i.instance_id)"
 # Few instances have incidents: CROSS JOIN makes SQLite begin with them.
 _WITH_INCIDENT = (
@@ -46,6 +47,9 @@ def instances(
 ) -> list[InstanceSummary]:
     """Newest first."""
     conditions, parameters = _given({condition: getattr(wanted, name) for name, condition in _FILTERS.items()})
+    if wanted.process_keys is not None:
+        conditions.append(_OF_PROCESSES)
+        parameters += [dumps(list(names)).decode() for names in split_names(wanted.process_keys)]
     if wanted.with_incident is False:
         conditions.append(_WITHOUT_INCIDENT)
     if after is not None:
@@ -85,114 +89,14 @@ def _where(conditions: Sequence[str]) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-# --- tasks ---------------------------------------------------------------------------------------------------------
-
-_READY = "state = 'READY' AND draining = 0 AND available_at <= updated_at"
-_BACKING_OFF = "state = 'READY' AND draining = 0 AND available_at > updated_at"
-_DRAINED = "state = 'READY' AND draining = 1"
-_LOCKED = "state = 'LOCKED'"
-_OPEN = {"READY": (_READY, _BACKING_OFF, _DRAINED), "LOCKED": (_LOCKED,)}
-"""The conditions of the partial indexes, for which SQLite looks word by word."""
-
-_Anchor = tuple[InstantMs, str]
-"""(created, id) of the row after which the page begins."""
-
-
-def tasks(
-    connection: sqlite3.Connection,
-    instance_id: str | None,
-    topic: str | None,
-    state: str | None,
-    limit: int,
-    after: str | None,
-) -> list[ExternalTask]:
-    """Oldest first."""
-    anchor = None if after is None else _anchor(connection, after)
-    wanted = {"task_type = ?": topic, "process_instance = ?": instance_id}
-    if instance_id is not None:
-        return _few(connection, ("TRUE",), {**wanted, "state = ?": state}, limit, anchor)
-    if state in _OPEN:
-        return _few(connection, _OPEN[state], wanted, limit, anchor)
-    return _of_all(connection, {**wanted, "state = ?": state}, limit, anchor)
-
-
-def _anchor(connection: sqlite3.Connection, task_id: str) -> _Anchor:
-    row = connection.execute("SELECT created_at FROM external_tasks WHERE task_id = ?", (task_id,)).fetchone()
-    if row is None:
-        raise no_page_after("external task", task_id)
-    return row[0], task_id
-
-
-def _few(
-    connection: sqlite3.Connection,
-    indexed: Sequence[str],
-    wanted: Mapping[str, str | None],
-    limit: int,
-    anchor: _Anchor | None,
-) -> list[ExternalTask]:
-    """Of what an index finds: all keys are sorted, but only the page's rows are read."""
-    conditions, parameters = _given(wanted)
-    if anchor is not None:
-        conditions.append("(created_at, task_id) > (?, ?)")
-        parameters += anchor
-    keys = " UNION ALL ".join(
-        f"SELECT created_at, task_id FROM external_tasks{_where([index, *conditions])}"  # noqa: S608
-        for index in indexed
-    )
-    statement = (
-        f"SELECT {_TASK_COLUMNS} FROM external_tasks WHERE task_id IN"  # noqa: S608
-        f" (SELECT task_id FROM ({keys}) ORDER BY created_at, task_id LIMIT ?) ORDER BY created_at, task_id"
-    )
-    found = connection.execute(statement, (*parameters * len(indexed), limit)).fetchall()
-    return [rows.task_from_row(row) for row in found]
-
-
-def _of_all(
-    connection: sqlite3.Connection, wanted: Mapping[str, str | None], limit: int, anchor: _Anchor | None
-) -> list[ExternalTask]:
-    """Along the table itself, where tasks lie in the order of their creation: the lease clock never goes back.
-
-    Those of one millisecond lie in any order and are read together.
-    """
-    conditions, parameters = _given(wanted)
-    statement = f"SELECT {_TASK_COLUMNS} FROM external_tasks{_where(['rowid > ?', *conditions])} ORDER BY rowid"  # noqa: S608
-    found: list[rows.SqlRow] = []
-    with closing(connection.execute(statement, (_row_before(connection, anchor), *parameters))) as cursor:
-        for row in cursor:
-            if len(found) >= limit and (not found or _age(row)[0] > _age(found[-1])[0]):
-                break
-            if anchor is None or _age(row) > anchor:
-                found.append(row)
-    return [rows.task_from_row(row) for row in sorted(found, key=_age)[:limit]]
-
-
-def _age(row: rows.SqlRow) -> _Anchor:
-    return row[_CREATED_AT], row[_TASK_ID]
-
-
-def _row_before(connection: sqlite3.Connection, anchor: _Anchor | None) -> int:
-    """The last row of the milliseconds before the anchor's."""
-    if anchor is None:
-        return 0
-    row = connection.execute(_SELECT_ROW_BEFORE, (anchor[1], anchor[0])).fetchone()
-    return 0 if row is None else int(row[0])
-
-
-_CREATED_AT, _TASK_ID = rows.TASK_COLUMNS.index("created_at"), rows.TASK_COLUMNS.index("task_id")
-_SELECT_ROW_BEFORE = """
-SELECT rowid FROM external_tasks
-WHERE rowid < (SELECT rowid FROM external_tasks WHERE task_id = ?) AND created_at < ?
-ORDER BY rowid DESC LIMIT 1"""
-
-
 # --- topics --------------------------------------------------------------------------------------------------------
 
 _COUNT_READY = f"""
-SELECT task_type, count(*), 0, 0, min(available_at) FROM external_tasks WHERE {_READY} GROUP BY task_type"""  # noqa: S608
+SELECT task_type, count(*), 0, 0, min(available_at) FROM external_tasks WHERE {READY} GROUP BY task_type"""  # noqa: S608
 _COUNT_BACKING_OFF = f"""
 SELECT task_type, sum(available_at <= ?1), sum(available_at > ?1), 0, min(available_at)
-FROM external_tasks WHERE {_BACKING_OFF} GROUP BY task_type"""  # noqa: S608
-_COUNT_LOCKED = f"SELECT task_type, 0, 0, count(*), NULL FROM external_tasks WHERE {_LOCKED} GROUP BY task_type"  # noqa: S608
+FROM external_tasks WHERE {BACKING_OFF} GROUP BY task_type"""  # noqa: S608
+_COUNT_LOCKED = f"SELECT task_type, 0, 0, count(*), NULL FROM external_tasks WHERE {LOCKED} GROUP BY task_type"  # noqa: S608
 
 
 def topic_backlogs(connection: sqlite3.Connection, now_ms: InstantMs) -> list[TopicBacklog]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.core.history import decode_facts
@@ -16,9 +14,9 @@ from stellwerk.ports import (
     HistoryStep,
     InboxRow,
     InstanceSummary,
-    MatchedMessage,
     ReadyScan,
     StoredInstance,
+    UserTaskFilter,
 )
 from stellwerk.stores import rows
 from stellwerk.stores.sqlite.tables import select_ready_hints
@@ -27,6 +25,7 @@ __all__ = [
     "attempts",
     "definition",
     "definitions",
+    "disabled_processes",
     "draining_ready",
     "due_timers",
     "history",
@@ -35,7 +34,6 @@ __all__ = [
     "instance",
     "latest_definition",
     "load_instance",
-    "matched_messages",
     "next_lock_expiry",
     "ready_tasks",
     "task",
@@ -75,10 +73,10 @@ def instance(connection: sqlite3.Connection, instance_id: str) -> InstanceSummar
     return None if row is None else rows.instance_from_row(row)
 
 
-def _conditions(wanted: Mapping[str, str | None]) -> tuple[list[str], list[object]]:
-    """Column names are ours; values go in as parameters."""
-    given = {column: value for column, value in wanted.items() if value is not None}
-    return [f"{column} = ?" for column in given], list(given.values())
+def _conditions(wanted: Mapping[str, object]) -> tuple[list[str], list[object]]:
+    """Conditions are ours; values go in as parameters. None: not asked for."""
+    given = {condition: value for condition, value in wanted.items() if value is not None}
+    return list(given), list(given.values())
 
 
 def _where(conditions: Sequence[str]) -> str:
@@ -100,6 +98,11 @@ def latest_definition(connection: sqlite3.Connection, key: str) -> DefinitionRow
 def definitions(connection: sqlite3.Connection) -> list[DefinitionRow]:
     found = connection.execute(f"{_DEFINITIONS} ORDER BY process_key, version").fetchall()
     return [rows.definition_from_row(row) for row in found]
+
+
+def disabled_processes(connection: sqlite3.Connection) -> list[str]:
+    found = connection.execute("SELECT process_key FROM processes WHERE is_enabled = 0 ORDER BY process_key")
+    return [key for (key,) in found.fetchall()]
 
 
 def task(connection: sqlite3.Connection, task_id: str) -> ExternalTask | None:
@@ -148,32 +151,6 @@ def due_timers(
     return due, found[len(due)].due_at_ms if len(found) > len(due) else None
 
 
-_MATCHES = f"""
-SELECT {", ".join(f"m.{column}" for column in rows.MESSAGE_COLUMNS)}, s.subscription_id, s.instance_id,
-    (SELECT definition_id FROM start_subscriptions t WHERE t.name = m.name ORDER BY t.process_key LIMIT 1) AS starts
-FROM messages m LEFT JOIN subscriptions s ON s.name = m.name AND s.key = m.key
-WHERE m.is_consumed = 0 AND m.expires_at_ms > ? AND (s.subscription_id IS NOT NULL OR starts IS NOT NULL)
-ORDER BY m.published_at_ms, m.message_id, s.subscription_id"""  # noqa: S608
-
-
-def matched_messages(connection: sqlite3.Connection, now_ms: InstantMs, limit: int) -> list[MatchedMessage]:
-    """Each message with the first subscription that no older message takes, else with what it starts."""
-    matched: list[MatchedMessage] = []
-    taken: set[str] = set()
-    for _, group in groupby(connection.execute(_MATCHES, (now_ms,)), key=itemgetter(0)):
-        if len(matched) == limit:
-            break
-        candidates = list(group)
-        message = rows.message_from_row(candidates[0][:6])
-        free = next((row for row in candidates if row[6] is not None and row[6] not in taken), None)
-        if free is not None:
-            taken.add(free[6])
-            matched.append(MatchedMessage(message, free[7], free[6], None))
-        elif candidates[0][8] is not None:
-            matched.append(MatchedMessage(message, None, None, candidates[0][8]))
-    return matched
-
-
 def incidents(
     connection: sqlite3.Connection,
     instance_id: str | None = None,
@@ -182,9 +159,14 @@ def incidents(
     incident_id: str | None = None,
 ) -> list[Mapping[str, object]]:
     """A page of those that are open, or the one with that id."""
-    wanted = {"instance_id": instance_id, "incident_id": incident_id}
+    wanted: dict[str, object] = {"instance_id = ?": instance_id, "incident_id = ?": incident_id}
     found = _page(connection, "incidents", rows.INCIDENT_COLUMNS, wanted, limit, after)
     return [rows.incident_from_row(row) for row in found]
+
+
+_OF_PROCESSES = """
+EXISTS (SELECT 1 FROM instances i WHERE i.instance_id = user_tasks.instance_id
+    AND i.process_key IN (SELECT value FROM json_each(?)))"""
 
 
 def user_tasks(
@@ -193,9 +175,18 @@ def user_tasks(
     limit: int = 1,
     after: str | None = None,
     user_task_id: str | None = None,
+    filtered: UserTaskFilter = UserTaskFilter(),
 ) -> list[Mapping[str, object]]:
     """As `incidents`."""
-    wanted = {"instance_id": instance_id, "user_task_id": user_task_id}
+    wanted: dict[str, object] = {
+        "instance_id = ?": instance_id,
+        "user_task_id = ?": user_task_id,
+        "assignee = ?": filtered.assignee,
+        "(assignee IS NOT NULL) = ?": filtered.is_assigned,
+        "? IN (SELECT value FROM json_each(candidate_users))": filtered.candidate_user,
+        "? IN (SELECT value FROM json_each(candidate_groups))": filtered.candidate_group,
+        _OF_PROCESSES: None if filtered.process_keys is None else rows.strings_to_text(filtered.process_keys),
+    }
     found = _page(connection, "user_tasks", rows.USER_TASK_COLUMNS, wanted, limit, after)
     return [rows.user_task_from_row(row) for row in found]
 
@@ -204,7 +195,7 @@ def _page(
     connection: sqlite3.Connection,
     table: str,
     columns: Sequence[str],
-    wanted: Mapping[str, str | None],
+    wanted: Mapping[str, object],
     limit: int,
     after: str | None,
 ) -> list[rows.SqlRow]:

@@ -13,6 +13,7 @@ from stellwerk.core.external_task import ExternalTask, TaskAttempt
 from stellwerk.errors import InvariantBroken, StellwerkError, StoreUnavailable
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
+    ApiKeyRow,
     Clock,
     DefinitionRow,
     DueTimer,
@@ -26,13 +27,16 @@ from stellwerk.ports import (
     Outcome,
     ReadyScan,
     StoredInstance,
+    TaskQuery,
     ThreadRunner,
     TopicBacklog,
+    UserTaskFilter,
 )
 from stellwerk.stores.alone import AloneStore
+from stellwerk.stores.catalogue import split_definition_id
 from stellwerk.stores.lease_clock import LeaseClock
 from stellwerk.stores.operations import apply_operation
-from stellwerk.stores.sqlite import listing, messages, reads
+from stellwerk.stores.sqlite import api_keys, listing, messages, reads, task_listing
 from stellwerk.stores.sqlite.backup import FileCopy, copy_file
 from stellwerk.stores.sqlite.connection import OpenFiles, Synchronous, check_content, check_place, open_connection
 from stellwerk.stores.sqlite.migrations import migrate
@@ -349,10 +353,8 @@ class SqliteStore(AloneStore):
         return await self._read(partial(listing.instances, wanted=wanted, limit=limit, after=after))
 
     async def definition(self, definition_id: str) -> DefinitionRow | None:
-        key, _, version = definition_id.rpartition(":")
-        if not version.isascii() or not version.isdigit() or len(version) > 18:
-            return None
-        return await self._read(partial(reads.definition, key=key, version=int(version)))
+        named = split_definition_id(definition_id)
+        return None if named is None else await self._read(partial(reads.definition, key=named[0], version=named[1]))
 
     async def latest_definition(self, key: str) -> DefinitionRow | None:
         return await self._read(partial(reads.latest_definition, key=key))
@@ -360,21 +362,20 @@ class SqliteStore(AloneStore):
     async def definitions(self) -> Sequence[DefinitionRow]:
         return await self._read(reads.definitions)
 
+    async def disabled_processes(self) -> Sequence[str]:
+        return await self._read(reads.disabled_processes)
+
     async def task(self, task_id: str) -> ExternalTask | None:
         return await self._read(partial(reads.task, task_id=task_id))
 
     async def tasks(
-        self,
-        *,
-        instance_id: str | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-        limit: int = 1000,
-        after: str | None = None,
+        self, wanted: TaskQuery = TaskQuery(), *, limit: int = 1000, after: str | None = None
     ) -> Sequence[ExternalTask]:
-        return await self._read(
-            partial(listing.tasks, instance_id=instance_id, topic=topic, state=state, limit=limit, after=after)
-        )
+        now_ms = self._clock.now_ms()
+        return await self._read(partial(task_listing.tasks, wanted=wanted, now_ms=now_ms, limit=limit, after=after))
+
+    async def count_tasks(self, wanted: TaskQuery = TaskQuery()) -> int:
+        return await self._read(partial(task_listing.count_tasks, wanted=wanted, now_ms=self._clock.now_ms()))
 
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(partial(listing.topic_backlogs, now_ms=self._clock.now_ms()))
@@ -396,7 +397,7 @@ class SqliteStore(AloneStore):
         return await self._read(partial(reads.due_timers, now_ms=now_ms, limit=limit))
 
     async def matched_messages(self, now_ms: InstantMs, limit: int) -> Sequence[MatchedMessage]:
-        return await self._read(partial(reads.matched_messages, now_ms=now_ms, limit=limit))
+        return await self._read(partial(messages.matched_messages, now_ms=now_ms, limit=limit))
 
     async def message(self, message_id: str) -> KeptMessage | None:
         return await self._read(partial(messages.message, message_id=message_id))
@@ -418,9 +419,15 @@ class SqliteStore(AloneStore):
         return await self._read(partial(reads.incidents, instance_id=instance_id, limit=limit, after=after))
 
     async def user_tasks(
-        self, instance_id: str | None = None, *, limit: int = 1000, after: str | None = None
+        self,
+        instance_id: str | None = None,
+        *,
+        wanted: UserTaskFilter = UserTaskFilter(),
+        limit: int = 1000,
+        after: str | None = None,
     ) -> Sequence[Mapping[str, object]]:
-        return await self._read(partial(reads.user_tasks, instance_id=instance_id, limit=limit, after=after))
+        read = partial(reads.user_tasks, instance_id=instance_id, filtered=wanted, limit=limit, after=after)
+        return await self._read(read)
 
     async def incident(self, incident_id: str) -> Mapping[str, object] | None:
         found = await self._read(partial(reads.incidents, incident_id=incident_id))
@@ -432,3 +439,12 @@ class SqliteStore(AloneStore):
 
     async def inbox(self, limit: int) -> Sequence[InboxRow]:
         return await self._read(partial(reads.inbox, limit=limit))
+
+    async def api_key(self, key_id: str) -> ApiKeyRow | None:
+        return await self._read(partial(api_keys.api_key, key_id=key_id))
+
+    async def api_keys(self) -> Sequence[ApiKeyRow]:
+        return await self._read(api_keys.api_keys)
+
+    async def has_api_keys(self) -> bool:
+        return await self._read(api_keys.has_api_keys)

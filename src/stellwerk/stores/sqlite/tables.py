@@ -11,11 +11,13 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskRow
+from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.instants import InstantMs
-from stellwerk.ports import DefinitionRow, InboxRow, MessageRow, NewInstance, ReadyTask
+from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, MessageRow, NewInstance, ProcessRow, ReadyTask
 from stellwerk.stores import rows
+from stellwerk.stores.catalogue import split_definition_id
+from stellwerk.stores.key_rows import API_KEY_COLUMNS, api_key_from_row, api_key_to_row
 from stellwerk.stores.rows import SqlRow
 from stellwerk.stores.sqlite import pruning
 from stellwerk.stores.sqlite.statements import WRITES, Write
@@ -54,9 +56,12 @@ _SELECT_ATTEMPT = f"SELECT {', '.join(rows.ATTEMPT_COLUMNS)} FROM task_attempts 
 _SELECT_NEWEST_ATTEMPT = f"""
 SELECT {", ".join(rows.ATTEMPT_COLUMNS)} FROM task_attempts
 WHERE task_id = ? AND worker_id = ? ORDER BY fence DESC LIMIT 1"""  # noqa: S608
+_SELECT_DEFINITION = "SELECT 1 FROM definitions WHERE process_key = ? AND version = ?"
+_SELECT_PROCESS = f"SELECT {', '.join(rows.PROCESS_COLUMNS)} FROM processes WHERE process_key = ?"  # noqa: S608
 _SELECT_LATEST_DEFINITION = f"""
 SELECT {", ".join(rows.DEFINITION_COLUMNS)} FROM definitions
 WHERE process_key = ? ORDER BY version DESC LIMIT 1"""  # noqa: S608
+_SELECT_API_KEY = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys WHERE key_id = ?"  # noqa: S608
 
 
 def select_ready(connection: sqlite3.Connection, topic: str, now_ms: InstantMs, limit: int) -> list[ExternalTask]:
@@ -87,10 +92,15 @@ class RecentRows:
     def __init__(self) -> None:
         self.tasks: dict[str, ExternalTask] = {}
         self.instances: dict[str, InstanceState] = {}
+        self.deployed: set[str] = set()
+        """Ids of definitions."""
+        self.processes: dict[str, ProcessRow | None] = {}
 
     def clear(self) -> None:
         self.tasks.clear()
         self.instances.clear()
+        self.deployed.clear()
+        self.processes.clear()
 
     def keep(self, tasks: dict[str, ExternalTask], instances: dict[str, InstanceState]) -> None:
         for task_id, task in tasks.items():
@@ -195,6 +205,9 @@ class SqliteTables:
 
     def rewrite_variables(self, task: ExternalTask) -> None:
         self._write(Write.REWRITE_VARIABLES, (task.variables.decode(), task.task_id))
+
+    def rewrite_priority(self, task: ExternalTask) -> None:
+        self._write(Write.REWRITE_PRIORITY, (task.priority, task.task_id))
 
     def ready(self, topics: Sequence[str], now_ms: InstantMs, limit: int) -> list[ExternalTask]:
         self.send()
@@ -306,6 +319,9 @@ class SqliteTables:
         parameters = rows.user_task_to_row(instance_id, row, at_ms)
         self._write_after((Write.DELETE_USER_TASK,), Write.INSERT_USER_TASK, parameters)
 
+    def assign_user_task(self, row: UserTaskAssignment) -> None:
+        self._write(Write.ASSIGN_USER_TASK, (row.assignee, row.user_task_id))
+
     def delete_user_task(self, user_task_id: str) -> None:
         self._write(Write.DELETE_USER_TASK, (user_task_id,))
 
@@ -368,11 +384,55 @@ class SqliteTables:
     # --- definitions -----------------------------------------------------------------------------------------------
 
     def latest_definition(self, key: str) -> DefinitionRow | None:
-        row = self._select(_SELECT_LATEST_DEFINITION, (key,), Write.INSERT_DEFINITION)
+        row = self._select(_SELECT_LATEST_DEFINITION, (key,), Write.INSERT_DEFINITION, Write.DELETE_DEFINITION)
         return None if row is None else rows.definition_from_row(row)
+
+    def has_definition(self, definition_id: str) -> bool:
+        if definition_id in self._recent.deployed:
+            return True
+        named = split_definition_id(definition_id)
+        touching = (Write.INSERT_DEFINITION, Write.DELETE_DEFINITION)
+        if named is None or self._select(_SELECT_DEFINITION, named, *touching) is None:
+            return False
+        self._recent.deployed.add(definition_id)
+        return True
+
+    def has_instances_of(self, definition_id: str) -> bool:
+        statement = "SELECT 1 FROM instances WHERE definition_id = ? LIMIT 1"
+        return self._select(statement, (definition_id,), Write.INSERT_INSTANCE) is not None
 
     def insert_definition(self, row: DefinitionRow) -> None:
         self._write(Write.INSERT_DEFINITION, rows.definition_to_row(row))
-        self._write_after((Write.INSERT_START_SUBSCRIPTION,), Write.DROP_START_SUBSCRIPTIONS, (row.key,))
+
+    def delete_definition(self, definition_id: str) -> None:
+        self._recent.deployed.discard(definition_id)
+        self._write(Write.DELETE_DEFINITION, split_definition_id(definition_id) or ())
+
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
+        self._write_after((Write.INSERT_START_SUBSCRIPTION,), Write.DROP_START_SUBSCRIPTIONS, (key,))
+        if row is None:
+            return
         for name in dict.fromkeys(row.start_messages):
-            self._write(Write.INSERT_START_SUBSCRIPTION, (row.key, name, row.definition_id))
+            self._write(Write.INSERT_START_SUBSCRIPTION, (key, name, row.definition_id))
+
+    def process(self, key: str) -> ProcessRow | None:
+        if key not in self._recent.processes:
+            found = self._select(_SELECT_PROCESS, (key,), Write.PUT_PROCESS)
+            self._recent.processes[key] = None if found is None else rows.process_from_row(found)
+        return self._recent.processes[key]
+
+    def put_process(self, row: ProcessRow) -> None:
+        self._recent.processes.pop(row.key, None)
+        self._write(Write.PUT_PROCESS, rows.process_to_row(row))
+
+    # --- API keys --------------------------------------------------------------------------------------------------
+
+    def api_key(self, key_id: str) -> ApiKeyRow | None:
+        row = self._select(_SELECT_API_KEY, (key_id,), Write.INSERT_API_KEY, Write.REVOKE_API_KEY)
+        return None if row is None else api_key_from_row(row)
+
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        self._write(Write.INSERT_API_KEY, api_key_to_row(row))
+
+    def revoke_api_key(self, key_id: str, now_ms: InstantMs) -> None:
+        self._write(Write.REVOKE_API_KEY, (now_ms, key_id))

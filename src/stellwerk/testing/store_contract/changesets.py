@@ -20,6 +20,7 @@ from stellwerk.ports import (
     PublishMessage,
     RefusedChangeset,
     RefusedGuard,
+    TaskQuery,
 )
 from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld, holder, new_task
 
@@ -44,7 +45,7 @@ async def _rows(world: StoreWorld, instance_id: str) -> tuple[int, int, int, int
     due, _ = await world.store.due_timers(START_MS, 100)
     return (
         len(await world.store.history(instance_id)),
-        len(await world.store.tasks(instance_id=instance_id)),
+        len(await world.store.tasks(TaskQuery(instance_id=instance_id))),
         len([timer for timer in due if timer.instance_id == instance_id]),
         len(await world.store.user_tasks(instance_id)),
         len(await world.store.incidents(instance_id)),

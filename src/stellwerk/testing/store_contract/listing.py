@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from stellwerk.core.changes import IncidentRow, RowChanges
+from stellwerk.core.changes import IncidentRow, NewTask, RowChanges
 from stellwerk.errors import InvalidInput
-from stellwerk.ports import InstanceFilter, NewInstance, TopicBacklog
-from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld, new_task
+from stellwerk.ports import InstanceFilter, LeaseAnswer, NewInstance, SetTaskRetries, TaskQuery, TopicBacklog
+from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld, holder, new_task
 
 __all__ = ["ListingContract"]
 
@@ -33,16 +35,48 @@ async def _some_instances(world: StoreWorld) -> None:
     await world.step("d", RowChanges(incidents_opened=(IncidentRow("second", "k", "Task_1", "m"),)))
 
 
-async def _task_pages(world: StoreWorld, limit: int, **wanted: object) -> list[list[str]]:
+async def _task_pages(world: StoreWorld, limit: int, **wanted: Any) -> list[list[str]]:
     pages: list[list[str]] = []
     after: str | None = None
     while len(pages) < 10:
-        page = await world.store.tasks(**wanted, limit=limit, after=after)  # type: ignore[arg-type]
+        page = await world.store.tasks(TaskQuery(**wanted), limit=limit, after=after)
         if not page:
             return pages
         pages.append([task.task_id for task in page])
         after = page[-1].task_id
     raise AssertionError(f"the pages have no end: {pages}")
+
+
+async def _tasks(world: StoreWorld, **conditions: Any) -> str:
+    """The ids of all tasks that fit, as one word; as many are counted."""
+    wanted = TaskQuery(**conditions)
+    found = [task.task_id for task in await world.store.tasks(wanted)]
+    assert await world.store.count_tasks(wanted) == len(found)
+    return "".join(found)
+
+
+async def _some_tasks(world: StoreWorld) -> None:
+    """Of three instances, one after the other: a, b, c; d; e, f, g. Worker w1 holds a and f, w2 holds e."""
+
+    async def instance(name: str, definition_id: str, business_key: str, *tasks: NewTask) -> None:
+        key = definition_id.rpartition(":")[0]
+        start = NewInstance(definition_id, key, business_key)
+        await world.step(name, RowChanges(new_tasks=tasks), new_instance=start)
+        world.clock.advance(1_000)
+
+    second = {"element_id": "Task_2", "priority": 5}
+    ship = new_task("c", topic="ship", priority=-3)
+    await instance("i1", "order:1", "A-17", new_task("a"), new_task("b", **second), ship)
+    await instance("i2", "order:12", "B-18", new_task("d"))
+    await instance("i3", "order2:1", "A-17", new_task("e"), new_task("f", retries=1))
+    await instance("i4", "order2:2", "A-17", new_task("g", **second))
+    await world.fail(await world.lease("b", holder("w1")), retry_after_ms=60_000)
+    await world.commit(world.completion(await world.lease("d", holder("w1"))))
+    await world.lease("f", holder("w1"), 1_000)
+    await world.do(SetTaskRetries("f", 0), LeaseAnswer)
+    world.clock.advance(1_000)
+    await world.lease("a", holder("w1"))
+    await world.lease("e", holder("w2"))
 
 
 class ListingContract(ContractBase):
@@ -54,6 +88,13 @@ class ListingContract(ContractBase):
             assert await _ids(world) == "edcba"
             assert await _ids(world, status="COMPLETED") == "b"
             assert await _ids(world, process_key="order") == "dcba"
+            assert await _ids(world, process_keys=("return",)) == "e"
+            assert await _ids(world, process_keys=("order", "return")) == "edcba"
+            assert await _ids(world, process_keys=("orde", "ret")) == ""
+            assert await _ids(world, process_keys=("orde*", "gone")) == "dcba"
+            assert await _ids(world, process_keys=("*",)) == "edcba"
+            assert await _ids(world, process_keys=()) == ""
+            assert await _ids(world, process_keys=("order",), business_key="A-17") == "ca"
             assert await _ids(world, definition_id="order:2") == "dc"
             assert await _ids(world, business_key="A-17") == "eca"
             assert await _ids(world, business_key="A-1") == ""
@@ -106,7 +147,7 @@ class ListingContract(ContractBase):
                 await world.store.instances(after="gone")
             for state in (None, "READY", "LOCKED", "COMPLETED"):
                 with pytest.raises(InvalidInput, match=r"after: there is no external task gone \(any more\)"):
-                    await world.store.tasks(state=state, after="gone")
+                    await world.store.tasks(TaskQuery(state=state), after="gone")
 
     # --- tasks -----------------------------------------------------------------------------------------------------
 
@@ -141,9 +182,71 @@ class ListingContract(ContractBase):
     async def test_the_row_before_a_page_may_have_changed_its_state(self) -> None:
         async with self.open_world() as world:
             await world.instance_with(*(new_task(name) for name in "abc"))
-            (first, *_) = await world.store.tasks(state="READY", limit=1)
+            (first, *_) = await world.store.tasks(TaskQuery(state="READY"), limit=1)
             await world.lease(first.task_id)
-            assert [task.task_id for task in await world.store.tasks(state="READY", after="a")] == ["b", "c"]
+            assert [task.task_id for task in await world.store.tasks(TaskQuery(state="READY"), after="a")] == ["b", "c"]
+
+    async def test_tasks_are_found_and_counted_by_each_condition(self) -> None:
+        async with self.open_world() as world:
+            await _some_tasks(world)
+            assert await _tasks(world) == "abcdefg"
+            assert await _tasks(world, instance_id="i1") == "abc"
+            assert await _tasks(world, topic="ship") == "c"
+            assert await _tasks(world, state="READY") == "bcg"
+            assert await _tasks(world, state="LOCKED") == "aef"
+            assert await _tasks(world, state="COMPLETED") == "d"
+            assert await _tasks(world, state="WAITING") == ""
+            assert await _tasks(world, definition_id="order2:1") == "ef"
+            assert await _tasks(world, process_key="order") == "abcd"
+            assert await _tasks(world, process_key="order2") == "efg"
+            assert await _tasks(world, process_key="orde") == await _tasks(world, process_key="order2:1") == ""
+            assert await _tasks(world, element_id="Task_2") == "bg"
+            assert await _tasks(world, business_key="A-17") == "abcefg"
+            assert await _tasks(world, with_retries_left=True) == "abcdeg"
+            assert await _tasks(world, with_retries_left=False) == "f"
+            assert await _tasks(world, priority_from=1) == "bg"
+            assert await _tasks(world, priority_to=-1) == "c"
+            assert await _tasks(world, priority_from=0, priority_to=0) == "adef"
+            assert await _tasks(world, task_ids=("g", "a", "gone", "a")) == "ag"
+            assert await _tasks(world, task_ids=()) == ""
+
+    async def test_whoever_holds_a_task_is_asked_of_its_present_lease_alone(self) -> None:
+        """b was held by that worker before; the lock of f has run out."""
+        async with self.open_world() as world:
+            await _some_tasks(world)
+            assert await _tasks(world, worker_id="w1") == "af"
+            assert await _tasks(world, worker_id="w2") == "e"
+            assert await _tasks(world, worker_id="w3") == ""
+            assert await _tasks(world, is_locked=True) == "ae"
+            assert await _tasks(world, is_locked=False) == "bcdfg"
+            assert await _tasks(world, worker_id="w1", is_locked=True) == "a"
+            assert await _tasks(world, worker_id="w1", is_locked=False) == "f"
+            assert await _tasks(world, worker_id="w1", state="READY") == ""
+            assert await _tasks(world, is_locked=True, state="COMPLETED") == ""
+            assert await _tasks(world, is_locked=False, state="LOCKED") == "f"
+
+    async def test_all_conditions_on_tasks_must_hold(self) -> None:
+        async with self.open_world() as world:
+            await _some_tasks(world)
+            assert await _tasks(world, business_key="A-17", state="READY") == "bcg"
+            assert await _tasks(world, business_key="A-17", process_key="order", topic="payment") == "ab"
+            assert await _tasks(world, business_key="B-18", instance_id="i1") == ""
+            assert await _tasks(world, instance_id="i1", state="LOCKED") == "a"
+            assert await _tasks(world, instance_id="i1", task_ids=("b", "e")) == "b"
+            assert await _tasks(world, task_ids=("a", "b", "e"), state="LOCKED", worker_id="w1") == "a"
+            assert await _tasks(world, state="READY", priority_from=0, element_id="Task_2", topic="payment") == "bg"
+            assert await _tasks(world, state="READY", with_retries_left=False) == ""
+
+    async def test_tasks_are_listed_by_pages_under_each_condition(self) -> None:
+        async with self.open_world() as world:
+            await _some_tasks(world)
+            assert await _task_pages(world, 2, process_key="order2") == [["e", "f"], ["g"]]
+            assert await _task_pages(world, 2, task_ids=("g", "d", "a")) == [["a", "d"], ["g"]]
+            assert await _task_pages(world, 1, worker_id="w1") == [["a"], ["f"]]
+            assert await _task_pages(world, 1, is_locked=True) == [["a"], ["e"]]
+            assert await _task_pages(world, 3, is_locked=False) == [["b", "c", "d"], ["f", "g"]]
+            assert await _task_pages(world, 4, business_key="A-17") == [["a", "b", "c", "e"], ["f", "g"]]
+            assert await _task_pages(world, 5, priority_to=0) == [["a", "c", "d", "e", "f"]]
 
     # --- topics ----------------------------------------------------------------------------------------------------
 

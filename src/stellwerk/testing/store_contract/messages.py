@@ -18,8 +18,10 @@ from stellwerk.testing.store_contract.world import START_MS, ContractBase, Store
 __all__ = ["MessageContract"]
 
 
-def _message(message_id: str, key: str = "1", name: str = "paid", at_ms: int = START_MS) -> MessageRow:
-    return MessageRow(message_id, name, key, b'{"x":1}', at_ms, at_ms + 60_000)
+def _message(
+    message_id: str, key: str = "1", name: str = "paid", at_ms: int = START_MS, to: str | None = None
+) -> MessageRow:
+    return MessageRow(message_id, name, key, b'{"x":1}', at_ms, at_ms + 60_000, to)
 
 
 async def _publish(world: StoreWorld, *messages: MessageRow) -> list[object]:
@@ -160,6 +162,52 @@ class MessageContract(ContractBase):
             await _subscribe(world, "i", ("s", "1"))
             await _publish(world, _message("m1"), _message("m2"))
             assert await _matches(world) == [("m1", "s"), ("m2", "order:1")]
+
+    async def test_a_message_for_one_instance_reaches_no_other(self) -> None:
+        async with self.open_world() as world:
+            row = DefinitionRow("order", None, "1", b"", START_MS, ("paid",))
+            await world.do(DeployDefinitions((row,)), Deployed)
+            await _subscribe(world, "i", ("s1", "1"))
+            await _subscribe(world, "j", ("s2", "1"), ("s3", "2"))
+            await _publish(world, _message("m1", to="j"), _message("m2", to="j"), _message("m3", to="nobody"))
+            assert await _matches(world) == [("m1", "s2")]
+            assert await _matches(world, limit=1) == [("m1", "s2")]
+            (match,) = await world.store.matched_messages(START_MS, 10)
+            assert (match.message, match.instance_id) == (_message("m1", to="j"), "j")
+            await world.reopen()
+            await world.step("j", RowChanges(subscriptions_closed=("s2",)), messages_consumed=("m1",))
+            assert await _matches(world) == [], "no instance is started by it"
+
+    async def test_without_a_key_it_reaches_any_subscription_of_the_instance(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s0", "1"))
+            await _subscribe(world, "j", ("s1", "1"), ("s2", "2"))
+            await _publish(world, _message("m1", "", to="j"), _message("m2", "", to="j"), _message("m3", "", to="j"))
+            assert await _matches(world) == [("m1", "s1"), ("m2", "s2")]
+            assert await _matches(world, limit=1) == [("m1", "s1")]
+
+    async def test_rule_6_the_older_message_goes_first_however_they_are_addressed(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s1", "1"))
+            await _publish(world, _message("b", at_ms=START_MS + 1), _message("c", "", to="i", at_ms=START_MS + 2))
+            assert await _matches(world) == [("b", "s1")]
+            await _publish(world, _message("a", "", to="i"))
+            assert await _matches(world) == [("a", "s1")]
+
+    async def test_a_message_for_one_instance_tells_whether_that_one_waits(self) -> None:
+        async with self.open_world() as world:
+            row = DefinitionRow("order", None, "1", b"", START_MS, ("paid",))
+            await world.do(DeployDefinitions((row,)), Deployed)
+            await _subscribe(world, "i", ("s1", "1"))
+            await _subscribe(world, "j", ("s2", "2"))
+            await _publish(world, _message("m1", to="j"), _message("m2", "", to="j"), _message("m3", "2", to="j"))
+            kept = await world.store.waiting_messages(START_MS, limit=9)
+            assert [(each.message_id, each.instance_id, each.is_awaited) for each in kept] == [
+                ("m1", "j", False),
+                ("m2", "j", True),
+                ("m3", "j", True),
+            ]
+            assert await world.store.message("m2") == kept[1]
 
     async def test_timers_come_due_in_order(self) -> None:
         async with self.open_world() as world:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stellwerk.core.changes import IncidentRow, RowChanges, UserTaskRow
-from stellwerk.ports import InstanceFilter, Store, StoredInstance
+from stellwerk.ports import InstanceFilter, Store, StoredInstance, TaskQuery
 from stellwerk.testing.store_contract.world import START_MS, ContractBase, new_task
 
 __all__ = ["ReadContract"]
@@ -99,8 +101,8 @@ class ReadContract(ContractBase):
             await world.instance_with(new_task("t3"))
             await world.lease("t3")
 
-            async def listed(**wanted: object) -> list[str]:
-                return [task.task_id for task in await world.store.tasks(**wanted)]  # type: ignore[arg-type]
+            async def listed(limit: int = 1000, **wanted: Any) -> list[str]:
+                return [task.task_id for task in await world.store.tasks(TaskQuery(**wanted), limit=limit)]
 
             assert await listed() == ["t1", "t2", "t3"]
             assert await listed(instance_id=first) == ["t1", "t2"]

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Sequence
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.errors import InvalidInput
 from stellwerk.model.process import FailurePolicy
-from stellwerk.server.http import requests, views
+from stellwerk.model.reader import read_definitions
+from stellwerk.ports import DefinitionRow, Scope
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
+from stellwerk.server.http.permissions import (
+    allowed_processes,
+    check_definition,
+    check_process,
+    may_see_definition,
+)
+from stellwerk.server.http.xml_texts import encoded_as_declared
 
 __all__ = ["DefinitionEndpoints", "split_definition_id"]
 
 _DEPLOYMENT_FILES_WORTH = 4
 """A deployment may be as long as so many of the largest files."""
 _VERSION_DIGITS_MAX = 15
-_DECLARED_ENCODING = re.compile(r"""^\ufeff?<\?xml[^>]{0,200}?\sencoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _XML_HEADERS = {
     # A file of a user's is not to run as a page of ours in somebody's browser.
     "content-disposition": "attachment",
@@ -38,16 +47,65 @@ class DefinitionEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("POST", "/process-definitions", self.deploy),
-            Endpoint("GET", "/process-definitions", self.definitions),
-            Endpoint("GET", "/process-definitions/{definition_id}/xml", self.xml),
+            Endpoint(
+                "POST",
+                "/process-definitions",
+                self.deploy,
+                Scope.OPERATOR,
+                About(
+                    "Deploy BPMN files, all or none of them",
+                    shapes.Deployed,
+                    status=201,
+                    body=requests.DeployRequest,
+                    codes=("deploy_refused", "conflict"),
+                ),
+            ),
+            Endpoint(
+                "GET",
+                "/process-definitions",
+                self.definitions,
+                Scope.CLIENT,
+                About("All versions of all processes", shapes.Definitions),
+            ),
+            Endpoint(
+                "GET",
+                "/process-definitions/{definition_id}/xml",
+                self.xml,
+                Scope.CLIENT,
+                About("The file that was deployed, byte for byte", content_type="application/xml"),
+            ),
+            Endpoint(
+                "DELETE",
+                "/process-definitions/{definition_id}",
+                self.delete,
+                Scope.OPERATOR,
+                About("Delete one version", shapes.Done, codes=("in_use",)),
+            ),
+            Endpoint(
+                "POST",
+                "/process-definitions/{process_key}/enable",
+                self.enable,
+                Scope.OPERATOR,
+                About("Let instances of a process start again", shapes.Enabled, body=requests.EmptyRequest),
+            ),
+            Endpoint(
+                "POST",
+                "/process-definitions/{process_key}/disable",
+                self.disable,
+                Scope.OPERATOR,
+                About("Let nothing of a process start", shapes.Enabled, body=requests.EmptyRequest),
+            ),
         )
 
     async def deploy(self, request: Request) -> Response:
         bytes_max = _DEPLOYMENT_FILES_WORTH * self._node.limits.definition_bytes_max
         body = await self._context.body(request, requests.DeployRequest, bytes_max)
+        files = [(file.name, _file_bytes(file, index)) for index, file in enumerate(body.files)]
+        if allowed_processes(request) is not None:
+            for key in await self._node.ports.background.run_sync(partial(self._keys_in, files)):
+                check_process(request, key)
         deployment = await self._node.deploy(
-            [(file.name, _file_bytes(file, index)) for index, file in enumerate(body.files)],
+            files,
             failure_policy=None if body.failure_policy is None else FailurePolicy(body.failure_policy),
             adopt_java=body.adopt_java,
         )
@@ -60,16 +118,50 @@ class DefinitionEndpoints:
             201,
         )
 
+    def _keys_in(self, files: Sequence[tuple[str, bytes]]) -> Sequence[str]:
+        """Of files that are not too large; the others will be refused."""
+        limits = self._node.limits
+        readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
+        return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]
+
     async def definitions(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        rows = await self._node.definitions()
-        return await self._context.answer_rows("definitions", rows, views.definition_view)
+        rows = [row for row in await self._node.definitions() if may_see_definition(request, row.definition_id)]
+        disabled = {*await self._node.disabled_processes()}
+
+        def view(row: DefinitionRow) -> dict[str, object]:
+            return {**views.definition_view(row), "is_enabled": row.key not in disabled}
+
+        return await self._context.answer_rows("definitions", rows, view)
 
     async def xml(self, request: Request) -> Response:
         """The very bytes that were deployed; what encoding they are in stands in them."""
         self._context.query(request, requests.NoQuery)
+        check_definition(request, request.path_params["definition_id"])
         row = await self._node.definition(*split_definition_id(request.path_params["definition_id"]))
         return Response(row.xml, headers=_XML_HEADERS, media_type="application/xml")
+
+    async def delete(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        definition_id = request.path_params["definition_id"]
+        check_definition(request, definition_id)
+        if split_definition_id(definition_id)[1] is None:
+            raise InvalidInput("one version is deleted at a time: name it, as in order:3")
+        await self._node.delete_definition(definition_id)
+        return answer({})
+
+    async def enable(self, request: Request) -> Response:
+        return await self._set_enabled(request, enabled=True)
+
+    async def disable(self, request: Request) -> Response:
+        return await self._set_enabled(request, enabled=False)
+
+    async def _set_enabled(self, request: Request, *, enabled: bool) -> Response:
+        await self._context.body(request, requests.EmptyRequest)
+        process_key = request.path_params["process_key"]
+        check_process(request, process_key)
+        await self._node.set_process_enabled(process_key, enabled)
+        return answer({"process": process_key, "is_enabled": enabled})
 
 
 def split_definition_id(text: str) -> tuple[str, int | None]:
@@ -85,19 +177,9 @@ def _file_bytes(file: requests.DeployFile, index: int) -> bytes:
     if (file.xml is None) == (file.xml_base64 is None):
         raise InvalidInput(f"either xml or xml_base64 @ {where}")
     if file.xml is not None:
-        return _encoded_as_declared(file.xml, where)
+        return encoded_as_declared(file.xml, f"{where}.xml")
     assert file.xml_base64 is not None
     try:
         return base64.b64decode(file.xml_base64, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(f"not base64 @ {where}.xml_base64") from None
-
-
-def _encoded_as_declared(text: str, where: str) -> bytes:
-    """The reader obeys the encoding that the XML declares, so the text must be in it."""
-    declared = _DECLARED_ENCODING.match(text)
-    encoding = "utf-8" if declared is None else declared[1]
-    try:
-        return text.encode(encoding)
-    except (LookupError, UnicodeError):
-        raise InvalidInput(f"the text cannot be encoded as the {encoding} that it declares @ {where}.xml") from None

@@ -10,11 +10,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stellwerk.actors.histories import ALL_EVENTS, EventFilter
 from stellwerk.actors.node import Node
-from stellwerk.core.events import HistoryEvent
-from stellwerk.server.http import requests, views
+from stellwerk.core.events import EventCategory, HistoryEvent, event_types
+from stellwerk.errors import InvalidInput
+from stellwerk.ports import Scope
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit, piece
+from stellwerk.server.http.visibility import check_instance
 
 __all__ = ["HistoryEndpoints", "HistoryPiece", "first_history_piece"]
 
@@ -32,8 +37,10 @@ class HistoryPiece:
     more: bool
 
 
-async def history_piece(node: Node, instance_id: str, after: int, limit: int) -> HistoryPiece:
-    """At most `limit` events behind sequence `after`, fewer where they are large.
+async def history_piece(
+    node: Node, instance_id: str, after: int, limit: int, wanted: EventFilter = ALL_EVENTS
+) -> HistoryPiece:
+    """At most `limit` events behind sequence `after` that are wanted, fewer where they are large.
 
     :raises NotFound: there is no such instance.
     """
@@ -41,11 +48,11 @@ async def history_piece(node: Node, instance_id: str, after: int, limit: int) ->
     size = 0
     more = True
     while more and len(found) < limit:
-        page = await node.history_page(
-            instance_id, after=after + len(found), limit=min(_EVENTS_AT_ONCE, limit - len(found))
-        )
+        at_once = min(_EVENTS_AT_ONCE, limit - len(found))
+        page = await node.history_page(instance_id, after=after, limit=at_once, wanted=wanted)
         texts = await node.ports.background.run_sync(partial(_encoded_events, page.events, _ANSWER_BYTES_MAX - size))
         found += texts
+        after = page.events[len(texts) - 1].sequence if texts else after
         size += sum(len(bytes(text)) for text in texts)
         more = page.more or len(texts) < len(page.events)
         if size >= _ANSWER_BYTES_MAX:
@@ -76,21 +83,44 @@ class HistoryEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", _PATH + "/history", self.history),
-            Endpoint("GET", _PATH + "/trace", self.trace),
-            Endpoint("GET", _PATH + "/state", self.state),
+            Endpoint(
+                "GET",
+                _PATH + "/history",
+                self.history,
+                Scope.CLIENT,
+                About("What happened, event by event", shapes.History, query=requests.HistoryQuery),
+            ),
+            Endpoint(
+                "GET",
+                _PATH + "/trace",
+                self.trace,
+                Scope.CLIENT,
+                About("What happened, by token and task", shapes.Trace),
+            ),
+            Endpoint(
+                "GET",
+                _PATH + "/state",
+                self.state,
+                Scope.CLIENT,
+                About("The state after a step", shapes.StateAfterStep, query=requests.StateQuery),
+            ),
         )
 
     async def history(self, request: Request) -> Response:
         query = self._context.query(request, requests.HistoryQuery)
         check_limit(query.limit, "query.limit")
-        found = await history_piece(self._node, request.path_params["instance_id"], query.after, query.limit)
+        instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
+        wanted = EventFilter(category=_category(query.category), event_type=_event_type(query.event_type))
+        found = await history_piece(self._node, instance_id, query.after, query.limit, wanted)
         return answer_text(encoded({"history": found.events, "more": found.more}))
 
     async def trace(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
+        instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
         async with self._context.whole_instances:
-            trace = await self._node.trace(request.path_params["instance_id"])
+            trace = await self._node.trace(instance_id)
             return await self._context.answer_long(
                 lambda: encoded(
                     {
@@ -104,11 +134,27 @@ class HistoryEndpoints:
 
     async def state(self, request: Request) -> Response:
         query = self._context.query(request, requests.StateQuery)
+        instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
         async with self._context.whole_instances:
-            step, state = await self._node.replay_step(request.path_params["instance_id"], query.at)
+            step, state = await self._node.replay_step(instance_id, query.at)
             return await self._context.answer_long(
                 lambda: encoded(
                     {"version": step.version, "at": views.instant(step.at_ms), "state": views.state_view(state)}
                 ),
                 len(state.tokens) + len(state.completed) + len(state.activities),
             )
+
+
+def _category(name: str | None) -> EventCategory | None:
+    return None if name is None else EventCategory(_one_of(name, [kind.value for kind in EventCategory], "category"))
+
+
+def _event_type(name: str | None) -> str | None:
+    return None if name is None else _one_of(name, event_types(), "event_type")
+
+
+def _one_of(name: str, known: Sequence[str], where: str) -> str:
+    if name not in known:
+        raise InvalidInput(f"expected one of {', '.join(known)} @ query.{where}")
+    return name

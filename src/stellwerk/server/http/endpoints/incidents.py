@@ -9,9 +9,14 @@ from starlette.responses import Response
 
 from stellwerk.actors.incidents import IncidentFilter, RetriedIncidents
 from stellwerk.errors import InvalidInput, LimitExceeded
-from stellwerk.server.http import requests, views
+from stellwerk.ports import Scope
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer
+from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
+from stellwerk.server.http.permissions import check_process, check_unrestricted
+from stellwerk.server.http.visibility import check_incident, visible_rows
 
 __all__ = ["IncidentEndpoints"]
 
@@ -26,9 +31,27 @@ class IncidentEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", "/incidents", self.incidents),
-            Endpoint("POST", "/incidents/retry", self.retry),
-            Endpoint("POST", "/incidents/{incident_id}/resolve", self.resolve),
+            Endpoint(
+                "GET",
+                "/incidents",
+                self.incidents,
+                Scope.CLIENT,
+                About("Open incidents", shapes.Incidents, query=requests.IncidentsQuery),
+            ),
+            Endpoint(
+                "POST",
+                "/incidents/retry",
+                self.retry,
+                Scope.OPERATOR,
+                About("Resolve many", shapes.RetriedIncidents, body=requests.RetryRequest),
+            ),
+            Endpoint(
+                "POST",
+                "/incidents/{incident_id}/resolve",
+                self.resolve,
+                Scope.OPERATOR,
+                About("Try again", shapes.Done, body=requests.ResolveRequest, codes=STATE_CODES),
+            ),
         )
 
     async def incidents(self, request: Request) -> Response:
@@ -36,12 +59,16 @@ class IncidentEndpoints:
         found = await self._node.incidents(
             query.instance_id, process_key=query.process, kind=query.kind, limit=query.limit + 1, after=query.after
         )
-        return await self._context.answer_page("incidents", found, query.limit, views.mapping_view)
+        seen = await visible_rows(request, self._node, found[: query.limit])
+        more = len(found) > query.limit
+        return await self._context.answer_rows("incidents", seen, views.mapping_view, more=more)
 
     async def resolve(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.ResolveRequest)
         _check_retries(body.retries)
-        await self._node.resolve_incident(request.path_params["incident_id"], body.retries)
+        incident_id = request.path_params["incident_id"]
+        await check_incident(request, self._node, incident_id)
+        await self._node.resolve_incident(incident_id, body.retries)
         return answer({})
 
     async def retry(self, request: Request) -> Response:
@@ -50,6 +77,10 @@ class IncidentEndpoints:
         _check_retries(body.retries)
         check_limit(body.limit, "$.limit")
         wanted = _filter_of(body)
+        if body.process is None:
+            check_unrestricted(request, "incidents of all processes: name a process")
+        else:
+            check_process(request, body.process)
         retried = await self._node.retry_incidents(wanted, retries=body.retries, limit=body.limit, after=body.after)
         return answer(await self._retried_view(retried))
 

@@ -10,12 +10,17 @@ from starlette.responses import Response
 
 from stellwerk.actors.views import InstanceView
 from stellwerk.errors import InvalidInput
-from stellwerk.ports import InstanceFilter, InstanceSummary
-from stellwerk.server.http import requests, views
+from stellwerk.ports import InstanceFilter, InstanceSummary, Scope
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer, encoded
+from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths, piece
 from stellwerk.server.http.endpoints.definitions import split_definition_id
 from stellwerk.server.http.endpoints.histories import HistoryPiece, first_history_piece
+from stellwerk.server.http.idempotency import idempotency_key
+from stellwerk.server.http.permissions import allowed_processes, check_process
+from stellwerk.server.http.visibility import check_instance
 
 __all__ = ["InstanceEndpoints"]
 
@@ -31,25 +36,71 @@ class InstanceEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("POST", _PATH, self.start),
-            Endpoint("GET", _PATH, self.instances),
-            Endpoint("GET", _PATH + "/{instance_id}", self.instance),
-            Endpoint("GET", _PATH + "/{instance_id}/wait", self.wait),
-            Endpoint("POST", _PATH + "/{instance_id}/cancel", self.cancel),
-            Endpoint("POST", _PATH + "/{instance_id}/variables", self.set_variables),
+            Endpoint(
+                "POST",
+                _PATH,
+                self.start,
+                Scope.CLIENT,
+                About(
+                    "Start an instance",
+                    shapes.Started,
+                    status=201,
+                    body=requests.StartRequest,
+                    codes=("not_found", "conflict", "ambiguous_start", "disabled", "idempotency_conflict"),
+                    headers={"Location": "The path of the instance."},
+                    has_idempotency_key=True,
+                ),
+            ),
+            Endpoint(
+                "GET",
+                _PATH,
+                self.instances,
+                Scope.CLIENT,
+                About("Find instances", shapes.Instances, query=requests.InstancesQuery),
+            ),
+            Endpoint(
+                "GET",
+                _PATH + "/{instance_id}",
+                self.instance,
+                Scope.CLIENT,
+                About("An instance with all that belongs to it", shapes.Instance, query=requests.InstanceQuery),
+            ),
+            Endpoint(
+                "GET",
+                _PATH + "/{instance_id}/wait",
+                self.wait,
+                Scope.CLIENT,
+                About("Wait for the end", shapes.InstanceSummary, query=requests.WaitQuery),
+            ),
+            Endpoint(
+                "POST",
+                _PATH + "/{instance_id}/cancel",
+                self.cancel,
+                Scope.OPERATOR,
+                About("Cancel an instance", shapes.Done, body=requests.CancelRequest, codes=STATE_CODES),
+            ),
+            Endpoint(
+                "POST",
+                _PATH + "/{instance_id}/variables",
+                self.set_variables,
+                Scope.OPERATOR,
+                About("Set variables", shapes.Done, body=requests.SetVariablesRequest, codes=STATE_CODES),
+            ),
         )
 
     async def start(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.StartRequest)
-        check_lengths(business_key=body.business_key, request_id=body.request_id)
+        request_id = idempotency_key(request, body.request_id, "request_id")
+        check_lengths(business_key=body.business_key, request_id=request_id)
         if body.wait_ms is not None:
             _check_wait(body.wait_ms, "$.wait_ms")
         process_key, version = split_definition_id(body.process_def_id)
+        check_process(request, process_key)
         instance_id = await self._node.start_instance(
             process_key,
             body.variables,
             business_key=body.business_key,
-            request_id=body.request_id,
+            request_id=request_id,
             start_event_id=body.start_event_id,
             version=version,
         )
@@ -65,6 +116,7 @@ class InstanceEndpoints:
         wanted = InstanceFilter(
             status=query.status,
             process_key=query.process,
+            process_keys=allowed_processes(request),
             definition_id=query.definition_id,
             business_key=query.business_key,
             with_incident=query.with_incident,
@@ -82,6 +134,7 @@ class InstanceEndpoints:
     async def instance(self, request: Request) -> Response:
         query = self._context.query(request, requests.InstanceQuery)
         instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
         async with self._context.whole_instances:
             view = await self._node.view(instance_id, with_history=False)
             history = await first_history_piece(self._node, instance_id) if query.history else None
@@ -92,6 +145,7 @@ class InstanceEndpoints:
         query = self._context.query(request, requests.WaitQuery)
         _check_wait(query.timeout_ms, "query.timeout_ms")
         instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
         await self._wait(request, instance_id, query.timeout_ms, or_incident=query.or_incident)
         summary = await self._node.wait_for_end(instance_id, timeout_seconds=0)
         counts = await self._node.incident_counts([instance_id])
@@ -106,12 +160,16 @@ class InstanceEndpoints:
 
     async def cancel(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.CancelRequest)
-        await self._node.cancel_instance(request.path_params["instance_id"], body.reason)
+        instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
+        await self._node.cancel_instance(instance_id, body.reason)
         return answer({})
 
     async def set_variables(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.SetVariablesRequest)
-        await self._node.set_variables(request.path_params["instance_id"], body.variables)
+        instance_id = request.path_params["instance_id"]
+        await check_instance(request, self._node, instance_id)
+        await self._node.set_variables(instance_id, body.variables)
         return answer({})
 
 

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from stellwerk.server.http import requests, views
+from stellwerk.errors import Forbidden, InvalidInput
+from stellwerk.ports import Scope
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
 from stellwerk.server.http.downloads import FileDownload
 from stellwerk.server.http.figures import figures_of
 from stellwerk.server.http.metrics import CONTENT_TYPE, Metrics
+from stellwerk.server.http.permissions import check_unrestricted
 from stellwerk.server.http.siblings import FIGURES_TYPE
-from stellwerk.wire.messages import SUBPROTOCOL
+from stellwerk.wire.messages import SUBPROTOCOL, WORKERS_PATH
 
 __all__ = ["HealthEndpoints", "OperationEndpoints"]
 
+_TEXT = "text/plain; charset=utf-8"
 _BACKUP_NAME = "stellwerk-backup.db"
 
 
@@ -29,6 +34,37 @@ class HealthEndpoints:
         self._node = context.node
         self._metrics = Metrics(context.node)
         self._siblings = context.siblings
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint(
+                "GET",
+                "/livez",
+                self.livez,
+                None,
+                About("Whether the process answers", content_type=_TEXT),
+            ),
+            Endpoint(
+                "GET",
+                "/readyz",
+                self.readyz,
+                None,
+                About(
+                    "Whether the engine takes requests",
+                    content_type=_TEXT,
+                    plain_errors={503: "It is about to stop, or its database does not answer."},
+                ),
+            ),
+            Endpoint(
+                "GET",
+                "/metrics",
+                self.metrics,
+                Scope.CLIENT,
+                About("Figures for Prometheus", content_type=CONTENT_TYPE),
+            ),
+            Endpoint("GET", WORKERS_PATH, self.workers, None),
+        )
 
     async def livez(self, _request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -49,8 +85,7 @@ class HealthEndpoints:
 
     async def workers(self, _request: Request) -> Response:
         """Upgrade requests do not come here."""
-        message = f"this path takes WebSocket connections with subprotocol {SUBPROTOCOL}"
-        return answer({"code": "invalid", "message": message}, 400)
+        raise InvalidInput(f"this path takes WebSocket connections with subprotocol {SUBPROTOCOL}")
 
 
 class OperationEndpoints:
@@ -61,10 +96,38 @@ class OperationEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", "/statistics", self.statistics),
-            Endpoint("GET", "/nodes", self.nodes),
-            Endpoint("POST", "/prune", self.prune),
-            Endpoint("GET", "/backup", self.backup),
+            Endpoint(
+                "GET",
+                "/statistics",
+                self.statistics,
+                Scope.CLIENT,
+                About("Figures of this process, for people", shapes.Statistics),
+            ),
+            Endpoint(
+                "GET",
+                "/nodes",
+                self.nodes,
+                Scope.CLIENT,
+                About("Every process on the database", shapes.Nodes),
+            ),
+            Endpoint(
+                "POST",
+                "/prune",
+                self.prune,
+                Scope.OPERATOR,
+                About("Delete instances that ended long ago", shapes.Pruned, body=requests.PruneRequest),
+            ),
+            Endpoint(
+                "GET",
+                "/backup",
+                self.backup,
+                Scope.OPERATOR,
+                About(
+                    "A consistent copy of the database file",
+                    content_type="application/octet-stream",
+                    codes=("busy", "conflict"),
+                ),
+            ),
         )
 
     async def statistics(self, request: Request) -> Response:
@@ -80,6 +143,7 @@ class OperationEndpoints:
     async def prune(self, request: Request) -> Response:
         body = await self._context.body(request, requests.PruneRequest)
         check_limit(body.limit, "$.limit")
+        check_unrestricted(request, "pruning")
         pruned = await self._node.prune_slice(body.older_than_ms, body.limit)
         return answer({"instances": pruned, "more": pruned > 0})
 
@@ -87,9 +151,10 @@ class OperationEndpoints:
         self._context.query(request, requests.NoQuery)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # Such a page could not read it, but keep the disk busy.
-            return answer({"code": "forbidden", "message": "another site's page may not do this"}, 403)
+            raise Forbidden("another site's page may not do this")
         if request.method == "HEAD":
             return Response(media_type="application/octet-stream")
+        check_unrestricted(request, "a copy of everything")
         copy = self._node.backup_copy()
         try:
             await self._context.unless_gone(request, copy.write)

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stellwerk.server.http import requests, views
+from stellwerk.ports import Scope, UserTaskFilter
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer
+from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.idempotency import idempotency_key
+from stellwerk.server.http.permissions import check_unrestricted
+from stellwerk.server.http.visibility import check_instance, check_user_task, visible_rows
 
 __all__ = ["PeopleEndpoints"]
 
@@ -24,42 +30,141 @@ class PeopleEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("POST", "/messages", self.publish),
-            Endpoint("GET", "/messages", self.messages),
-            Endpoint("GET", "/messages/{message_id:path}", self.message),
-            Endpoint("GET", "/awaited-messages", self.awaited),
-            Endpoint("GET", "/user-tasks", self.user_tasks),
-            Endpoint("POST", "/user-tasks/{user_task_id}/complete", self.complete_user_task),
+            Endpoint(
+                "POST",
+                "/messages",
+                self.publish,
+                Scope.CLIENT,
+                About(
+                    "Publish a message",
+                    shapes.MessageKey,
+                    status=201,
+                    body=requests.MessageRequest,
+                    codes=("not_found", "ended", "idempotency_conflict"),
+                    has_idempotency_key=True,
+                ),
+            ),
+            Endpoint(
+                "GET",
+                "/messages",
+                self.messages,
+                Scope.CLIENT,
+                About("Messages that wait to be correlated", shapes.Messages, query=requests.PageQuery),
+            ),
+            Endpoint(
+                "GET",
+                "/messages/{message_id:path}",
+                self.message,
+                Scope.CLIENT,
+                About("What became of a message", shapes.Message),
+            ),
+            Endpoint(
+                "GET",
+                "/awaited-messages",
+                self.awaited,
+                Scope.CLIENT,
+                About("Names of messages that something waits for", shapes.AwaitedNames),
+            ),
+            Endpoint(
+                "GET",
+                "/user-tasks",
+                self.user_tasks,
+                Scope.CLIENT,
+                About("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery),
+            ),
+            Endpoint(
+                "POST",
+                "/user-tasks/{user_task_id}/claim",
+                self.claim,
+                Scope.CLIENT,
+                About(
+                    "Give a user task to somebody",
+                    shapes.Done,
+                    body=requests.ClaimRequest,
+                    codes=("assigned", *STATE_CODES),
+                ),
+            ),
+            Endpoint(
+                "POST",
+                "/user-tasks/{user_task_id}/unclaim",
+                self.unclaim,
+                Scope.CLIENT,
+                About("Nobody has the user task", shapes.Done, body=requests.EmptyRequest, codes=STATE_CODES),
+            ),
+            Endpoint(
+                "POST",
+                "/user-tasks/{user_task_id}/complete",
+                self.complete_user_task,
+                Scope.CLIENT,
+                About("A user task is done", shapes.Done, body=requests.CompleteUserTaskRequest, codes=STATE_CODES),
+            ),
         )
 
     async def publish(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.MessageRequest)
-        check_lengths(name=body.name, key=body.key, message_id=body.message_id)
+        message_id = idempotency_key(request, body.message_id, "message_id")
+        check_lengths(name=body.name, key=body.key, message_id=message_id)
+        if body.instance_id is not None:
+            await check_instance(request, self._node, body.instance_id)
+        else:
+            check_unrestricted(request, "a message for whichever process waits for it: name an instance_id")
         message_id = await self._node.publish_message(
-            body.name, body.key, body.variables, ttl_ms=body.ttl_ms, message_id=body.message_id
+            body.name,
+            body.key,
+            body.variables,
+            ttl_ms=body.ttl_ms,
+            message_id=message_id,
+            instance_id=body.instance_id,
         )
         return answer({"message_id": message_id}, 201)
 
     async def messages(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.PageQuery)
+        check_unrestricted(request, "messages")
         found = await self._node.waiting_messages(limit=query.limit + 1, after=query.after)
         return await self._context.answer_page("messages", found, query.limit, views.message_view)
 
     async def message(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
+        check_unrestricted(request, "messages")
         return answer(views.message_view(await self._node.message(request.path_params["message_id"])))
 
     async def awaited(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
+        check_unrestricted(request, "awaited messages")
         names = await self._node.awaited_names(_NAMES_MAX + 1)
         return answer({"names": names[:_NAMES_MAX], "more": len(names) > _NAMES_MAX})
 
     async def user_tasks(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.UserTasksQuery)
-        found = await self._node.user_tasks(query.instance_id, limit=query.limit + 1, after=query.after)
-        return await self._context.answer_page("user_tasks", found, query.limit, views.mapping_view)
+        wanted = UserTaskFilter(
+            assignee=query.assignee,
+            candidate_group=query.candidate_group,
+            process_keys=None if query.process is None else (query.process,),
+        )
+        found = await self._node.user_tasks(query.instance_id, wanted=wanted, limit=query.limit + 1, after=query.after)
+        seen = await visible_rows(request, self._node, found[: query.limit])
+        more = len(found) > query.limit
+        return await self._context.answer_rows("user_tasks", seen, views.mapping_view, more=more)
+
+    async def claim(self, request: Request) -> Response:
+        body = await self._context.body(request, requests.ClaimRequest)
+        check_lengths(assignee=body.assignee)
+        user_task_id = request.path_params["user_task_id"]
+        await check_user_task(request, self._node, user_task_id)
+        await self._node.assign_user_task(user_task_id, body.assignee)
+        return answer({})
+
+    async def unclaim(self, request: Request) -> Response:
+        await self._context.body(request, requests.EmptyRequest)
+        user_task_id = request.path_params["user_task_id"]
+        await check_user_task(request, self._node, user_task_id)
+        await self._node.assign_user_task(user_task_id, None)
+        return answer({})
 
     async def complete_user_task(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.CompleteUserTaskRequest)
-        await self._node.complete_user_task(request.path_params["user_task_id"], body.variables)
+        user_task_id = request.path_params["user_task_id"]
+        await check_user_task(request, self._node, user_task_id)
+        await self._node.complete_user_task(user_task_id, body.variables)
         return answer({})

@@ -8,9 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.server.http import requests, views
+from stellwerk.ports import Scope, TaskQuery
+from stellwerk.server.http import requests, shapes, views
+from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
+from stellwerk.server.http.permissions import check_definition, may_see_definition
 
 __all__ = ["TaskEndpoints"]
 
@@ -26,32 +29,61 @@ class TaskEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", "/external-tasks", self.tasks),
-            Endpoint("GET", "/external-tasks/{task_id}", self.task),
-            Endpoint("GET", "/topics", self.topics),
-            Endpoint("GET", "/workers", self.workers),
+            Endpoint(
+                "GET",
+                "/external-tasks",
+                self.tasks,
+                Scope.CLIENT,
+                About("Find tasks", shapes.Tasks, query=requests.TasksQuery),
+            ),
+            Endpoint(
+                "GET",
+                "/external-tasks/{task_id}",
+                self.task,
+                Scope.CLIENT,
+                About("A task with everything", shapes.Task),
+            ),
+            Endpoint(
+                "GET",
+                "/topics",
+                self.topics,
+                Scope.CLIENT,
+                About("Topics with their backlog", shapes.Topics),
+            ),
+            Endpoint(
+                "GET",
+                "/workers",
+                self.workers,
+                Scope.CLIENT,
+                About("Connected workers", shapes.Workers),
+            ),
         )
 
     async def tasks(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.TasksQuery)
-        found: list[dict[str, object]] = []
+        found: list[dict[str, object] | None] = []
         after = query.after
         while (wanted := query.limit + 1 - len(found)) > 0:
             tasks = await self._read(query, min(wanted, _TASKS_AT_ONCE), after)
-            found += [views.task_summary_view(task) for task in tasks]
+            found += [
+                views.task_summary_view(task) if may_see_definition(request, task.definition_id) else None
+                for task in tasks
+            ]
             if len(tasks) < min(wanted, _TASKS_AT_ONCE):
                 break
             after = tasks[-1].task_id
-        return await self._context.answer_page("tasks", found, query.limit, dict)
+        seen = [view for view in found[: query.limit] if view is not None]
+        return await self._context.answer_rows("tasks", seen, dict, more=len(found) > query.limit)
 
     async def _read(self, query: requests.TasksQuery, limit: int, after: str | None) -> Sequence[ExternalTask]:
-        return await self._node.tasks(
-            instance_id=query.instance_id, topic=query.topic, state=query.state, limit=limit, after=after
-        )
+        wanted = TaskQuery(instance_id=query.instance_id, topic=query.topic, state=query.state)
+        return await self._node.tasks(wanted, limit=limit, after=after)
 
     async def task(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        return answer(views.task_view(*await self._node.task(request.path_params["task_id"])))
+        task, attempts = await self._node.task(request.path_params["task_id"])
+        check_definition(request, task.definition_id)
+        return answer(views.task_view(task, attempts))
 
     async def topics(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)

@@ -1,0 +1,165 @@
+"""API keys: made, listed, revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stellwerk.errors import InvalidInput, NotFound
+from stellwerk.instants import InstantMs, to_rfc3339
+from stellwerk.ports import ApiKeyRow, Identity, RevokeApiKey, Scope, StoreApiKey
+from stellwerk.server.auth.gate import Gate
+from stellwerk.server.auth.keys import digest_of, new_key
+from stellwerk.server.http import requests, shapes
+from stellwerk.server.http.about import About
+from stellwerk.server.http.answers import answer
+from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+
+__all__ = ["KeyEndpoints", "NewKey"]
+
+_NAMES_MAX = 1000
+_EXPIRES_IN_MS_MAX = 100 * 365 * 24 * 3_600_000
+
+
+@attrs.frozen(kw_only=True)
+class NewKey:
+    """What a key allows. Of names, one that ends with ``*`` stands for all that begin so; null: no restriction."""
+
+    name: str
+    """For people."""
+    scopes: tuple[str, ...]
+    worker_ids: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    processes: tuple[str, ...] | None = None
+    """Keys of processes."""
+    expires_in_ms: int | None = None
+    """Null: never."""
+
+
+class KeyEndpoints:
+    def __init__(self, context: ApiContext, gate: Gate | None) -> None:
+        self._context = context
+        self._gate = gate
+        self._node = context.node
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint(
+                "POST",
+                "/keys",
+                self.create,
+                Scope.ADMIN,
+                About("Make an API key", shapes.CreatedKey, status=201, body=NewKey),
+            ),
+            Endpoint(
+                "GET",
+                "/keys",
+                self.keys,
+                Scope.ADMIN,
+                About("API keys, without the keys themselves", shapes.Keys),
+            ),
+            Endpoint(
+                "DELETE",
+                "/keys/{key_id}",
+                self.revoke,
+                Scope.ADMIN,
+                About("Revoke an API key", shapes.Done),
+            ),
+        )
+
+    async def create(self, request: Request) -> Response:
+        wanted = await self._context.body(request, NewKey)
+        ports = self._node.ports
+        text, key = new_key(ports.entropy)
+        now_ms = ports.clock.wall_ms()
+        row = ApiKeyRow(
+            key_id=key.key_id,
+            secret_digest=digest_of(key.secret),
+            identity=_identity_of(wanted, key.key_id, now_ms),
+            created_at_ms=now_ms,
+        )
+        request.scope["stellwerk.target"] = {
+            "key_id": key.key_id,
+            "name": wanted.name,
+            "scopes": ",".join(wanted.scopes),
+        }
+        await self._node.committer.submit(StoreApiKey(row))
+        if self._gate is not None:
+            self._gate.close()
+        # Caches on the way must not keep what is shown only once.
+        return answer({**_key_view(row), "key": text}, 201, {"cache-control": "no-store"})
+
+    async def keys(self, request: Request) -> Response:
+        self._context.query(request, requests.NoQuery)
+        rows = await self._node.ports.store.api_keys()
+        return await self._context.answer_rows("keys", rows, _key_view)
+
+    async def revoke(self, request: Request) -> Response:
+        """Also one that was revoked before: it is what was wanted."""
+        key_id = request.path_params["key_id"]
+        if await self._node.ports.store.api_key(key_id) is None:
+            raise NotFound("there is no API key with this id")
+        await self._node.committer.submit(RevokeApiKey(key_id, self._node.ports.clock.wall_ms()))
+        if self._gate is not None:
+            self._gate.forget(key_id)
+        return answer({})
+
+
+def _identity_of(wanted: NewKey, key_id: str, now_ms: InstantMs) -> Identity:
+    """:raises InvalidInput: naming what is wrong."""
+    check_lengths(name=wanted.name)
+    if not wanted.name:
+        raise InvalidInput("a key needs a name, for people @ $.name")
+    expires_in_ms = wanted.expires_in_ms
+    if expires_in_ms is not None and not 0 < expires_in_ms <= _EXPIRES_IN_MS_MAX:
+        raise InvalidInput(f"1 to {_EXPIRES_IN_MS_MAX} ms @ $.expires_in_ms")
+    return Identity(
+        name=wanted.name,
+        scopes=_scopes_of(wanted.scopes),
+        worker_ids=_names_of("worker_ids", wanted.worker_ids),
+        topics=_names_of("topics", wanted.topics),
+        processes=_names_of("processes", wanted.processes),
+        expires_at_ms=None if expires_in_ms is None else now_ms + expires_in_ms,
+        key_id=key_id,
+    )
+
+
+def _scopes_of(given: Sequence[str]) -> tuple[Scope, ...]:
+    known = [scope.value for scope in Scope]
+    for index, name in enumerate(given):
+        if name not in known:
+            raise InvalidInput(f"a scope is one of {', '.join(known)} @ $.scopes[{index}]")
+    if not given:
+        raise InvalidInput("a key needs a scope at least @ $.scopes")
+    return tuple(scope for scope in Scope if scope.value in given)
+
+
+def _names_of(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not 1 <= len(names) <= _NAMES_MAX:
+        raise InvalidInput(f"1 to {_NAMES_MAX} names, or null for no restriction @ $.{field}")
+    for index, name in enumerate(names):
+        check_lengths(**{field: name})
+        if not name:
+            raise InvalidInput(f"a name is not empty @ $.{field}[{index}]")
+    return tuple(names)
+
+
+def _key_view(row: ApiKeyRow) -> dict[str, object]:
+    identity = row.identity
+    return {
+        "key_id": row.key_id,
+        "name": identity.name,
+        "scopes": [scope.value for scope in identity.scopes],
+        "worker_ids": identity.worker_ids,
+        "topics": identity.topics,
+        "processes": identity.processes,
+        "created_at": to_rfc3339(row.created_at_ms),
+        "expires_at": None if identity.expires_at_ms is None else to_rfc3339(identity.expires_at_ms),
+        "revoked_at": None if row.revoked_at_ms is None else to_rfc3339(row.revoked_at_ms),
+    }

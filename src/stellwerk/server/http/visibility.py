@@ -1,0 +1,63 @@
+"""What a caller whose credential names processes may see and use: instances of these, and what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import Request
+
+from stellwerk.actors.node import Node
+from stellwerk.errors import NotFound
+from stellwerk.ports import InstanceSummary
+from stellwerk.server.http.context import identity_of
+from stellwerk.server.http.permissions import allowed_processes, check_process
+
+__all__ = ["check_incident", "check_instance", "check_user_task", "visible_rows"]
+
+
+async def check_instance(request: Request, node: Node, instance_id: str) -> None:
+    """:raises Forbidden: it is of another process; NotFound: there is no such instance."""
+    if allowed_processes(request) is not None:
+        check_process(request, (await _summary(node, instance_id)).process_key)
+
+
+async def check_user_task(request: Request, node: Node, user_task_id: str) -> None:
+    """:raises Forbidden: it is of another process; NotFound: it is not open."""
+    if allowed_processes(request) is None:
+        return
+    row = await node.ports.store.user_task(user_task_id)
+    if row is None:
+        raise NotFound(f"there is no open user task {user_task_id}")
+    await check_instance(request, node, str(row["instance_id"]))
+
+
+async def check_incident(request: Request, node: Node, incident_id: str) -> None:
+    """:raises Forbidden: it is of another process; NotFound: it is not open."""
+    if allowed_processes(request) is None:
+        return
+    row = await node.ports.store.incident(incident_id)
+    if row is None:
+        raise NotFound(f"there is no open incident {incident_id}")
+    await check_instance(request, node, str(row["instance_id"]))
+
+
+async def visible_rows(
+    request: Request, node: Node, rows: Sequence[Mapping[str, object]]
+) -> Sequence[Mapping[str, object]]:
+    """Those of instances that the caller may see. Each row has an ``instance_id``."""
+    if allowed_processes(request) is None:
+        return rows
+    identity = identity_of(request)
+    seen = {name: await node.ports.store.instance(name) for name in {str(row["instance_id"]) for row in rows}}
+    return [
+        row
+        for row in rows
+        if (summary := seen[str(row["instance_id"])]) is not None and identity.may_see(summary.process_key)
+    ]
+
+
+async def _summary(node: Node, instance_id: str) -> InstanceSummary:
+    summary = await node.ports.store.instance(instance_id)
+    if summary is None:
+        raise NotFound(f"there is no instance {instance_id}")
+    return summary

@@ -1,0 +1,40 @@
+"""Messages; and what the engine has no answer to: signals, and timers that somebody fires by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stellwerk.ports import Scope
+from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.visibility import check_instance
+from stellwerk.server.processcube import shapes
+from stellwerk.server.processcube.requests import no_content, object_of, query_of, value_of
+
+__all__ = ["EventEndpoints"]
+
+
+class EventEndpoints:
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._node = context.node
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (Endpoint("POST", "/messages/{name}/trigger", self.trigger_message, Scope.CLIENT),)
+
+    async def trigger_message(self, request: Request) -> Response:
+        """The body is the payload. Without an instance or a correlation id the message is for those that were started
+        without one, and for start events."""
+        query = query_of(request, shapes.TriggerQuery)
+        payload = object_of(await value_of(self._context, request), "$")
+        name = request.path_params["name"]
+        check_lengths(name=name, custom_correlation_id=query.custom_correlation_id)
+        instance_id = query.process_instance_id or query.other_process_instance_id
+        if instance_id is not None:
+            await check_instance(request, self._node, instance_id)
+        key = query.custom_correlation_id or ""
+        await self._node.publish_message(name, key, payload, instance_id=instance_id)
+        return no_content()
