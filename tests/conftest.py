@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Literal
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,6 +27,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sim-seed", type=int, default=1, help="the first seed that is simulated")
     parser.addoption("--sim-seeds", type=int, default=8, help="how many small seeds are simulated, and a large one")
     parser.addoption("--failover", action="store_true", help="also let a standby take the place of its primary")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Some tests log texts with lone surrogates, which no report can carry to another process."""
+    report = yield
+    if report is not None and "sections" in report:
+        report["sections"] = [tuple(_printable(text) for text in section) for section in report["sections"]]
+    return report
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @pytest.fixture(scope="session")

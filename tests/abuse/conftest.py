@@ -294,9 +294,11 @@ class Other:
     _begun: int = 0
     _ended: int = 0
     _one_more: trio.Event = attrs.field(factory=trio.Event)
+    may_end: bool = False
 
     async def work(self) -> None:
-        while True:
+        """Until it may end, with a whole cycle."""
+        while not self.may_end:
             self._begun += 1
             await self._cycle()
             self._ended += 1
@@ -338,6 +340,6 @@ def other_works() -> Callable[..., AbstractAsyncContextManager[Other]]:
             await other.served()
             yield other
             await other.served()
-            nursery.cancel_scope.cancel()
+            other.may_end = True
 
     return work

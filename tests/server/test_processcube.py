@@ -175,6 +175,7 @@ async def test_I3_a_key_sees_and_takes_only_what_it_names(cube: Any) -> None:
     await refused("POST", "/process_definitions", {"xml": MODEL})
     await refused("PUT", f"/process_instances/{started['processInstanceId']}/terminate")
     await refused("POST", f"/messages/paid/trigger?process_instance_id={started['processInstanceId']}", {})
+    await refused("POST", "/messages/paid/trigger", {})
     for path, name in (
         ("/process_definitions", "processDefinitions"),
         ("/process_models", "processModels"),

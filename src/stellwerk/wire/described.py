@@ -1,6 +1,7 @@
 """The messages as data: what a schema or a reference page says about them, out of the classes in `messages`.
 
-Docstrings of attributes exist only in the source, so this reads it. Nothing at run time needs this module.
+Docstrings of attributes exist only in the source, so this reads it. An engine needs this module only when it is
+asked for its documents.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def class_text(described_class: type) -> str:
 def described_fields(described_class: type) -> tuple[FieldDescription, ...]:
     """The fields of a message, or of a part of one, in their order."""
     hints = typing.get_type_hints(described_class)
-    texts = texts_of_attributes(wire)[described_class.__name__]
+    texts = texts_of_attributes(wire).get(described_class.__name__, {})
     return tuple(
         _described_field(described_class, field, hints[field.name], texts.get(field.name, ""))
         for field in attrs.fields(typing.cast("type[attrs.AttrsInstance]", described_class))
@@ -147,7 +148,10 @@ def _default(value: object) -> bytes:
 @functools.cache
 def texts_of_attributes(module: types.ModuleType) -> Mapping[str, Mapping[str, str]]:
     """By class and attribute: the string that follows the attribute in the source."""
-    tree = ast.parse(inspect.getsource(module))
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except OSError:  # installed without sources: an engine serves its documents without these texts then
+        return {}
     return {node.name: dict(_texts_of(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

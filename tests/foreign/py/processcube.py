@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,4 +104,10 @@ def people(url: str, process: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    {"worker": worker, "notifications": notifications, "tour": tour, "people": people}[sys.argv[1]](*sys.argv[2:])
+    clients: dict[str, Callable[..., None]] = {
+        "worker": worker,
+        "notifications": notifications,
+        "tour": tour,
+        "people": people,
+    }
+    clients[sys.argv[1]](*sys.argv[2:])

@@ -111,6 +111,8 @@ async def test_lists_and_polls_leave_out_what_the_caller_may_not_see(camunda: An
     ):
         reply = await send(camunda, limited, method, path, {"userId": "ann"} if method == "POST" else None)
         assert (reply.status, reply.body["type"]) == (403, "AuthorizationException"), path
+    to_anybody = await send(camunda, limited, "POST", "/message", {"messageName": "paid"})
+    assert (to_anybody.status, to_anybody.body["type"]) == (403, "AuthorizationException")
 
 
 async def test_a_client_repairs_and_deploys_nothing(camunda: Any, keyed: Any, engine: ServedEngine) -> None:

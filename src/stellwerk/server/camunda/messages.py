@@ -18,7 +18,7 @@ from stellwerk.server.camunda.typed_values import kept_value, kept_variables, ty
 from stellwerk.server.camunda.views import execution_view, instance_view, self_link
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
-from stellwerk.server.http.permissions import check_process
+from stellwerk.server.http.permissions import check_process, check_unrestricted
 
 __all__ = ["MessageEndpoints"]
 
@@ -46,6 +46,8 @@ class MessageEndpoints:
         if body.process_instance_id is not None:
             summary = await self._node.wait_for_end(body.process_instance_id, timeout_seconds=0)
             check_process(request, summary.process_key)
+        else:
+            check_unrestricted(request, "a message to whoever waits for it")
         key = _key_of(body)
         variables = kept_variables(body.process_variables, "$.processVariables")
         message_id = await self._node.publish_message(

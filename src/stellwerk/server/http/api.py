@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from stellwerk.server.http.answers import answer_error, answer_http_exception, s
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.context import ApiContext, Dialect, Endpoint, RunEndpoint, identity_of
 from stellwerk.server.http.endpoints.definitions import DefinitionEndpoints
+from stellwerk.server.http.endpoints.documents import DocumentEndpoints
 from stellwerk.server.http.endpoints.external_tasks import ExternalTaskEndpoints
 from stellwerk.server.http.endpoints.histories import HistoryEndpoints
 from stellwerk.server.http.endpoints.incidents import IncidentEndpoints
@@ -35,9 +37,28 @@ from stellwerk.server.http.leases import give_back_polled
 from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.processcube.dialect import processcube
 
-__all__ = ["Api", "is_foreign"]
+__all__ = ["Api", "documented_endpoints", "is_foreign"]
 
 _PREFIX = "/api/v1"
+
+
+class _Area(Protocol):
+    def __init__(self, context: ApiContext) -> None: ...
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]: ...
+
+
+_AREAS: Sequence[type[_Area]] = (
+    DefinitionEndpoints,
+    InstanceEndpoints,
+    HistoryEndpoints,
+    ExternalTaskEndpoints,
+    TaskEndpoints,
+    PeopleEndpoints,
+    IncidentEndpoints,
+    OperationEndpoints,
+)
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _HEADERS = ("authorization", "content-type", "idempotency-key", "x-api-key")
 """Those that pages of other origins may use, where their origin is allowed."""
@@ -86,23 +107,16 @@ class Api:
         )
 
     def _dialects(self) -> Iterable[Dialect]:
-        yield Dialect(prefix="", endpoints=HealthEndpoints(self._context).endpoints, answer_error=answer_error)
-        yield Dialect(prefix=_PREFIX, endpoints=list(self._native_endpoints()), answer_error=answer_error)
+        health = HealthEndpoints(self._context).endpoints
+        native = list(self._native_endpoints())
+        documents = DocumentEndpoints(self._context, {_PREFIX: native, "": health})
+        yield Dialect(prefix="", endpoints=health, answer_error=answer_error)
+        yield Dialect(prefix=_PREFIX, endpoints=[*native, *documents.endpoints], answer_error=answer_error)
         yield from processcube(self._context)
         yield camunda(self._context)
 
     def _native_endpoints(self) -> Iterable[Endpoint]:
-        areas = (
-            DefinitionEndpoints,
-            InstanceEndpoints,
-            HistoryEndpoints,
-            ExternalTaskEndpoints,
-            TaskEndpoints,
-            PeopleEndpoints,
-            IncidentEndpoints,
-            OperationEndpoints,
-        )
-        for area in areas:
+        for area in _AREAS:
             yield from area(self._context).endpoints
         yield from KeyEndpoints(self._context, self._gate).endpoints
 
@@ -200,6 +214,14 @@ class Api:
         reference = self._entropy.uuid()
         self.log.exception("request_failed", reference=reference, path=request.scope["path"])
         return InvariantBroken(f"an internal error; the log has it under {reference}")
+
+
+def documented_endpoints() -> Mapping[str, Sequence[Endpoint]]:
+    """By prefix, without an engine behind them: what the document needs. Those of the documents are not in it."""
+    # A table only names methods: it needs nothing of what `__init__` takes.
+    areas = [area.__new__(area) for area in _AREAS]
+    native = [endpoint for area in (*areas, KeyEndpoints.__new__(KeyEndpoints)) for endpoint in area.endpoints]
+    return {_PREFIX: native, "": HealthEndpoints.__new__(HealthEndpoints).endpoints}
 
 
 def _identify(request: Request, identity: Identity) -> None:

@@ -16,7 +16,6 @@ from stellwerk.actors.polls import Poll, PolledTasks
 from stellwerk.errors import InvalidInput, LimitExceeded, StellwerkError
 from stellwerk.json_values import JsonValue, loads
 from stellwerk.ports import ANYBODY, Identity, Scope
-from stellwerk.server.http.about import About
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.leases import note_polled
@@ -62,8 +61,6 @@ class Endpoint:
     run: RunEndpoint
     scope: Scope | None
     """What the caller needs. None: nothing, not even a credential."""
-    about: About | None = None
-    """For the document of the native API; None: it is not in it."""
 
 
 @attrs.frozen(kw_only=True)

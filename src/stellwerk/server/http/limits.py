@@ -27,5 +27,5 @@ class HttpLimits:
     """Reading on after a refusal, so that a peer still sending gets to see it instead of a reset."""
     linger_bytes_max: int = 1024 * 1024
     connections_max: int = 10_000
-    """Open connections, WebSockets included; beyond, new ones are closed at once. Fewer where the process may not have so
-    many files open."""
+    """Open connections, WebSockets included; beyond, new ones are closed at once. Fewer where the process may not have
+    so many files open."""

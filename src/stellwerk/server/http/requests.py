@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import attrs
@@ -42,6 +43,12 @@ __all__ = [
     "WaitQuery",
 ]
 
+_KEY: Mapping[str, object] = {"maxLength": 255}
+_PAGE: Mapping[str, object] = {"minimum": 1, "maximum": 1000}
+_WAIT: Mapping[str, object] = {"maximum": 600_000}
+_AT_LEAST_ONE: Mapping[str, object] = {"minimum": 1}
+"""What the document of the API says about values. They are checked where they are used."""
+
 
 # --- bodies --------------------------------------------------------------------------------------------------------
 
@@ -67,11 +74,11 @@ class StartRequest:
     process_def_id: str
     """``order``, or ``order:3`` for a version."""
     variables: JsonObject = attrs.field(factory=dict)
-    business_key: str | None = None
-    request_id: str | None = None
+    business_key: str | None = attrs.field(default=None, metadata=_KEY)
+    request_id: str | None = attrs.field(default=None, metadata=_KEY)
     """The same one again gives the same instance."""
     start_event_id: str | None = None
-    wait_ms: int | None = None
+    wait_ms: int | None = attrs.field(default=None, metadata=_WAIT)
     """For the end or an incident."""
 
 
@@ -82,18 +89,18 @@ class CancelRequest:
 
 @attrs.frozen(kw_only=True)
 class MessageRequest:
-    name: str
-    key: str = ""
+    name: str = attrs.field(metadata=_KEY)
+    key: str = attrs.field(default="", metadata=_KEY)
     variables: JsonObject = attrs.field(factory=dict)
     ttl_ms: int | None = None
-    message_id: str | None = None
+    message_id: str | None = attrs.field(default=None, metadata=_KEY)
     instance_id: str | None = None
     """Only for this one; then `key` may be left out, whatever it waits with."""
 
 
 @attrs.frozen(kw_only=True)
 class ClaimRequest:
-    assignee: str
+    assignee: str = attrs.field(metadata=_KEY)
 
 
 @attrs.frozen(kw_only=True)
@@ -113,7 +120,7 @@ class SetVariablesRequest:
 
 @attrs.frozen(kw_only=True)
 class ResolveRequest:
-    retries: int | None = None
+    retries: int | None = attrs.field(default=None, metadata=_AT_LEAST_ONE)
     """None: as many as the task's model says."""
 
 
@@ -129,9 +136,9 @@ class RetryRequest:
     topic: str | None = None
     opened_before: Instant | None = None
     all: bool = False
-    retries: int | None = None
+    retries: int | None = attrs.field(default=None, metadata=_AT_LEAST_ONE)
     """None: as many as each task's model says."""
-    limit: int = 1000
+    limit: int = attrs.field(default=1000, metadata=_PAGE)
     after: str | None = None
     """The ``last`` of the answer before."""
 
@@ -139,7 +146,7 @@ class RetryRequest:
 @attrs.frozen(kw_only=True)
 class PruneRequest:
     older_than_ms: int
-    limit: int = 100
+    limit: int = attrs.field(default=100, metadata=_PAGE)
 
 
 @attrs.frozen(kw_only=True)
@@ -151,7 +158,7 @@ class FetchAndLockRequest:
     """Of all topics together."""
     lock_duration_ms: int = 30_000
     """A model's own lock duration overrides it."""
-    wait_ms: int = 0
+    wait_ms: int = attrs.field(default=0, metadata=_WAIT)
     """For the first task."""
     filter: str | None = None
     """A regular expression on the compact JSON of the variables."""
@@ -226,7 +233,7 @@ class NoQuery:
 
 @attrs.frozen(kw_only=True)
 class PageQuery:
-    limit: int = 100
+    limit: int = attrs.field(default=100, metadata=_PAGE)
     after: str | None = None
     """Id of the last one of the page before."""
 
@@ -271,7 +278,7 @@ class InstanceQuery:
 
 @attrs.frozen(kw_only=True)
 class HistoryQuery:
-    limit: int = 100
+    limit: int = attrs.field(default=100, metadata=_PAGE)
     after: int = 0
     """Sequence of the last event of the page before."""
     category: str | None = None
@@ -286,5 +293,5 @@ class StateQuery:
 
 @attrs.frozen(kw_only=True)
 class WaitQuery:
-    timeout_ms: int = 30_000
+    timeout_ms: int = attrs.field(default=30_000, metadata=_WAIT)
     or_incident: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 import sys
 import types
 import typing
@@ -57,6 +57,10 @@ class Schemas:
         """:param kind: a class, or ``tuple[C, ...]``."""
         return self._of(kind, is_request=False)
 
+    def has_required(self, kind: type) -> bool:
+        """Whether the class has fields that cannot be left out."""
+        return any(field.default is attrs.NOTHING for field, _ in _fields_of(kind))
+
     def parameters(self, query: type) -> list[JsonObject]:
         """Of a query, as OpenAPI describes them."""
         return [self._parameter(query, field, hint) for field, hint in _fields_of(query)]
@@ -104,6 +108,8 @@ class Schemas:
         return _or_null(schema) if is_nullable else schema
 
     def _without_null(self, kind: object, *, is_request: bool) -> JsonObject:
+        if kind is int and not is_request:
+            return {"type": "integer"}
         if kind in _SIMPLE:
             return dict(_SIMPLE[kind])
         if typing.get_origin(kind) is tuple:
@@ -165,14 +171,7 @@ def _default_of(field: attrs.Attribute[object]) -> JsonObject:
 def _text_of(owner: type, field_name: str) -> str:
     """What the source says below the field, in the class or in one that it extends."""
     for kind in owner.__mro__[:-1]:
-        text = _texts(kind).get(field_name)
-        if text is not None:
-            return as_markdown(inspect.cleandoc(text))
+        texts = texts_of_attributes(sys.modules[kind.__module__]).get(kind.__name__, {})
+        if field_name in texts:
+            return as_markdown(re.sub(r"\bNone\b", "null", texts[field_name]))
     return ""
-
-
-def _texts(kind: type) -> Mapping[str, str]:
-    try:
-        return texts_of_attributes(sys.modules[kind.__module__]).get(kind.__name__, {})
-    except OSError:  # there is no source here
-        return {}

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from stellwerk.ports import Scope
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.permissions import check_unrestricted
 from stellwerk.server.http.visibility import check_instance
 from stellwerk.server.processcube import shapes
 from stellwerk.server.processcube.requests import no_content, object_of, query_of, value_of
@@ -35,6 +36,8 @@ class EventEndpoints:
         instance_id = query.process_instance_id or query.other_process_instance_id
         if instance_id is not None:
             await check_instance(request, self._node, instance_id)
+        else:
+            check_unrestricted(request, "a message to whoever waits for it")
         key = query.custom_correlation_id or ""
         await self._node.publish_message(name, key, payload, instance_id=instance_id)
         return no_content()

@@ -106,7 +106,7 @@ class SocketEndpoints:
     def _client(self, request: Request) -> SocketClient | None:
         """:raises Forbidden: it is somebody else's."""
         client = self._clients.get(request.query_params.get("sid", ""))
-        if client is not None and client.identity.name != identity_of(request).name:
+        if client is not None and _who(client.identity) != _who(identity_of(request)):
             raise Forbidden("this session is somebody else's")
         return client
 
@@ -160,3 +160,8 @@ def _packets(text: str) -> Response:
 
 def _refusal(code: int) -> Response:
     return answer({"code": code, "message": _COMPLAINTS[code]}, 400)
+
+
+def _who(identity: Identity) -> tuple[str, str | None]:
+    """The same caller, also with a token that replaced another."""
+    return identity.name, identity.key_id

@@ -15,7 +15,7 @@ from stellwerk.model.process import FailurePolicy
 from stellwerk.model.reader import read_definitions
 from stellwerk.ports import DefinitionRow, Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
 from stellwerk.server.http.permissions import (
@@ -47,56 +47,21 @@ class DefinitionEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "POST",
-                "/process-definitions",
-                self.deploy,
-                Scope.OPERATOR,
-                About(
-                    "Deploy BPMN files, all or none of them",
-                    shapes.Deployed,
-                    status=201,
-                    body=requests.DeployRequest,
-                    codes=("deploy_refused", "conflict"),
-                ),
-            ),
-            Endpoint(
-                "GET",
-                "/process-definitions",
-                self.definitions,
-                Scope.CLIENT,
-                About("All versions of all processes", shapes.Definitions),
-            ),
-            Endpoint(
-                "GET",
-                "/process-definitions/{definition_id}/xml",
-                self.xml,
-                Scope.CLIENT,
-                About("The file that was deployed, byte for byte", content_type="application/xml"),
-            ),
-            Endpoint(
-                "DELETE",
-                "/process-definitions/{definition_id}",
-                self.delete,
-                Scope.OPERATOR,
-                About("Delete one version", shapes.Done, codes=("in_use",)),
-            ),
-            Endpoint(
-                "POST",
-                "/process-definitions/{process_key}/enable",
-                self.enable,
-                Scope.OPERATOR,
-                About("Let instances of a process start again", shapes.Enabled, body=requests.EmptyRequest),
-            ),
-            Endpoint(
-                "POST",
-                "/process-definitions/{process_key}/disable",
-                self.disable,
-                Scope.OPERATOR,
-                About("Let nothing of a process start", shapes.Enabled, body=requests.EmptyRequest),
-            ),
+            Endpoint("POST", "/process-definitions", self.deploy, Scope.OPERATOR),
+            Endpoint("GET", "/process-definitions", self.definitions, Scope.CLIENT),
+            Endpoint("GET", "/process-definitions/{definition_id}/xml", self.xml, Scope.CLIENT),
+            Endpoint("DELETE", "/process-definitions/{definition_id}", self.delete, Scope.OPERATOR),
+            Endpoint("POST", "/process-definitions/{process_key}/enable", self.enable, Scope.OPERATOR),
+            Endpoint("POST", "/process-definitions/{process_key}/disable", self.disable, Scope.OPERATOR),
         )
 
+    @about(
+        "Deploy BPMN files, all or none of them",
+        shapes.Deployed,
+        status=201,
+        body=requests.DeployRequest,
+        codes=("deploy_refused", "conflict"),
+    )
     async def deploy(self, request: Request) -> Response:
         bytes_max = _DEPLOYMENT_FILES_WORTH * self._node.limits.definition_bytes_max
         body = await self._context.body(request, requests.DeployRequest, bytes_max)
@@ -124,6 +89,7 @@ class DefinitionEndpoints:
         readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
         return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]
 
+    @about("All versions of all processes", shapes.Definitions)
     async def definitions(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         rows = [row for row in await self._node.definitions() if may_see_definition(request, row.definition_id)]
@@ -134,6 +100,7 @@ class DefinitionEndpoints:
 
         return await self._context.answer_rows("definitions", rows, view)
 
+    @about("The file that was deployed, byte for byte", content_type="application/xml")
     async def xml(self, request: Request) -> Response:
         """The very bytes that were deployed; what encoding they are in stands in them."""
         self._context.query(request, requests.NoQuery)
@@ -141,6 +108,7 @@ class DefinitionEndpoints:
         row = await self._node.definition(*split_definition_id(request.path_params["definition_id"]))
         return Response(row.xml, headers=_XML_HEADERS, media_type="application/xml")
 
+    @about("Delete one version", shapes.Done, codes=("in_use",))
     async def delete(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         definition_id = request.path_params["definition_id"]
@@ -150,9 +118,11 @@ class DefinitionEndpoints:
         await self._node.delete_definition(definition_id)
         return answer({})
 
+    @about("Let instances of a process start again", shapes.Enabled, body=requests.EmptyRequest)
     async def enable(self, request: Request) -> Response:
         return await self._set_enabled(request, enabled=True)
 
+    @about("Let nothing of a process start", shapes.Enabled, body=requests.EmptyRequest)
     async def disable(self, request: Request) -> Response:
         return await self._set_enabled(request, enabled=False)
 

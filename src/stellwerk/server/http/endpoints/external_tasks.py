@@ -15,7 +15,7 @@ from stellwerk.errors import CallerError, InvalidInput
 from stellwerk.instants import to_rfc3339
 from stellwerk.ports import Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.codes import LEASE_CODES, STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of, piece
@@ -39,89 +39,26 @@ class ExternalTaskEndpoints:
     def endpoints(self) -> Sequence[Endpoint]:
         one = "/external-tasks/{task_id}"
         return (
-            Endpoint(
-                "POST",
-                "/external-tasks/fetch-and-lock",
-                self.fetch_and_lock,
-                Scope.WORKER,
-                About(
-                    "Get tasks, as leases",
-                    tuple[shapes.PulledTask, ...],
-                    body=requests.FetchAndLockRequest,
-                    headers={WAITED_HEADER: "For how many milliseconds the engine had had the request."},
-                ),
-            ),
-            Endpoint(
-                "POST",
-                one + "/complete",
-                self.complete,
-                Scope.WORKER,
-                About("A task is done", shapes.Done, body=requests.CompleteTaskRequest, codes=LEASE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                one + "/fail",
-                self.fail,
-                Scope.WORKER,
-                About("An attempt has failed", shapes.Done, body=requests.FailTaskRequest, codes=LEASE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                one + "/bpmn-error",
-                self.bpmn_error,
-                Scope.WORKER,
-                About("Raise an error in the process", shapes.Done, body=requests.BpmnErrorRequest, codes=LEASE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                one + "/extend-lock",
-                self.extend_lock,
-                Scope.WORKER,
-                About("Keep a lease longer", shapes.ExtendedLock, body=requests.ExtendLockRequest, codes=LEASE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                one + "/unlock",
-                self.unlock,
-                Scope.WORKER,
-                About("Give a task back", shapes.Done, body=requests.UnlockRequest, codes=(*LEASE_CODES, "conflict")),
-            ),
-            Endpoint(
-                "PUT",
-                one + "/retries",
-                self.set_retries,
-                Scope.OPERATOR,
-                About(
-                    "Say how many attempts are left", shapes.Done, body=requests.TaskRetriesRequest, codes=STATE_CODES
-                ),
-            ),
-            Endpoint(
-                "POST",
-                one + "/retries",
-                self.set_retries,
-                Scope.OPERATOR,
-                About(
-                    "Say how many attempts are left", shapes.Done, body=requests.TaskRetriesRequest, codes=STATE_CODES
-                ),
-            ),
-            Endpoint(
-                "PUT",
-                one + "/priority",
-                self.set_priority,
-                Scope.OPERATOR,
-                About("Say how urgent a task is", shapes.Done, body=requests.TaskPriorityRequest, codes=STATE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                one + "/priority",
-                self.set_priority,
-                Scope.OPERATOR,
-                About("Say how urgent a task is", shapes.Done, body=requests.TaskPriorityRequest, codes=STATE_CODES),
-            ),
+            Endpoint("POST", "/external-tasks/fetch-and-lock", self.fetch_and_lock, Scope.WORKER),
+            Endpoint("POST", one + "/complete", self.complete, Scope.WORKER),
+            Endpoint("POST", one + "/fail", self.fail, Scope.WORKER),
+            Endpoint("POST", one + "/bpmn-error", self.bpmn_error, Scope.WORKER),
+            Endpoint("POST", one + "/extend-lock", self.extend_lock, Scope.WORKER),
+            Endpoint("POST", one + "/unlock", self.unlock, Scope.WORKER),
+            Endpoint("PUT", one + "/retries", self.set_retries, Scope.OPERATOR),
+            Endpoint("POST", one + "/retries", self.set_retries, Scope.OPERATOR),
+            Endpoint("PUT", one + "/priority", self.set_priority, Scope.OPERATOR),
+            Endpoint("POST", one + "/priority", self.set_priority, Scope.OPERATOR),
         )
 
     # --- fetching
 
+    @about(
+        "Get tasks, as leases",
+        tuple[shapes.PulledTask, ...],
+        body=requests.FetchAndLockRequest,
+        headers={WAITED_HEADER: "For how many milliseconds the engine had had the request."},
+    )
     async def fetch_and_lock(self, request: Request) -> Response:
         began = self._clock.monotonic()
         body = await self._context.body(request, requests.FetchAndLockRequest)
@@ -145,12 +82,14 @@ class ExternalTaskEndpoints:
 
     # --- about a lease
 
+    @about("A task is done", shapes.Done, body=requests.CompleteTaskRequest, codes=LEASE_CODES)
     async def complete(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.CompleteTaskRequest)
         task_id = await self._checked_task(request, body.worker_id)
         await self._node.complete_task(task_id, body.worker_id, body.variables, fence=body.fence)
         return answer({})
 
+    @about("An attempt has failed", shapes.Done, body=requests.FailTaskRequest, codes=LEASE_CODES)
     async def fail(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.FailTaskRequest)
         task_id = await self._checked_task(request, body.worker_id)
@@ -166,6 +105,7 @@ class ExternalTaskEndpoints:
             )
         return answer({})
 
+    @about("Raise an error in the process", shapes.Done, body=requests.BpmnErrorRequest, codes=LEASE_CODES)
     async def bpmn_error(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.BpmnErrorRequest)
         task_id = await self._checked_task(request, body.worker_id)
@@ -180,6 +120,7 @@ class ExternalTaskEndpoints:
         )
         return answer({})
 
+    @about("Keep a lease longer", shapes.ExtendedLock, body=requests.ExtendLockRequest, codes=LEASE_CODES)
     async def extend_lock(self, request: Request) -> Response:
         body = await self._context.body(request, requests.ExtendLockRequest)
         task_id = await self._checked_task(request, body.worker_id)
@@ -190,6 +131,7 @@ class ExternalTaskEndpoints:
         left_ms = _remaining_ms(deadline_of(task, began), self._clock.monotonic())
         return answer({"lock_expire_at": to_rfc3339(task.lease.until_ms), "lock_remaining_ms": left_ms})
 
+    @about("Give a task back", shapes.Done, body=requests.UnlockRequest, codes=(*LEASE_CODES, "conflict"))
     async def unlock(self, request: Request) -> Response:
         body = await self._context.body(request, requests.UnlockRequest)
         task_id = await self._checked_task(request, body.worker_id)
@@ -214,11 +156,13 @@ class ExternalTaskEndpoints:
 
     # --- operators
 
+    @about("Say how many attempts are left", shapes.Done, body=requests.TaskRetriesRequest, codes=STATE_CODES)
     async def set_retries(self, request: Request) -> Response:
         body = await self._context.body(request, requests.TaskRetriesRequest)
         await self._node.set_task_retries(await self._seen_task(request), body.retries)
         return answer({})
 
+    @about("Say how urgent a task is", shapes.Done, body=requests.TaskPriorityRequest, codes=STATE_CODES)
     async def set_priority(self, request: Request) -> Response:
         body = await self._context.body(request, requests.TaskPriorityRequest)
         await self._node.set_task_priority(await self._seen_task(request), body.priority)

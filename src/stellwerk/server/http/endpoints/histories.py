@@ -16,7 +16,7 @@ from stellwerk.core.events import EventCategory, HistoryEvent, event_types
 from stellwerk.errors import InvalidInput
 from stellwerk.ports import Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit, piece
 from stellwerk.server.http.visibility import check_instance
@@ -83,29 +83,12 @@ class HistoryEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "GET",
-                _PATH + "/history",
-                self.history,
-                Scope.CLIENT,
-                About("What happened, event by event", shapes.History, query=requests.HistoryQuery),
-            ),
-            Endpoint(
-                "GET",
-                _PATH + "/trace",
-                self.trace,
-                Scope.CLIENT,
-                About("What happened, by token and task", shapes.Trace),
-            ),
-            Endpoint(
-                "GET",
-                _PATH + "/state",
-                self.state,
-                Scope.CLIENT,
-                About("The state after a step", shapes.StateAfterStep, query=requests.StateQuery),
-            ),
+            Endpoint("GET", _PATH + "/history", self.history, Scope.CLIENT),
+            Endpoint("GET", _PATH + "/trace", self.trace, Scope.CLIENT),
+            Endpoint("GET", _PATH + "/state", self.state, Scope.CLIENT),
         )
 
+    @about("What happened, event by event", shapes.History, query=requests.HistoryQuery)
     async def history(self, request: Request) -> Response:
         query = self._context.query(request, requests.HistoryQuery)
         check_limit(query.limit, "query.limit")
@@ -115,6 +98,7 @@ class HistoryEndpoints:
         found = await history_piece(self._node, instance_id, query.after, query.limit, wanted)
         return answer_text(encoded({"history": found.events, "more": found.more}))
 
+    @about("What happened, by token and task", shapes.Trace)
     async def trace(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         instance_id = request.path_params["instance_id"]
@@ -132,6 +116,7 @@ class HistoryEndpoints:
                 len(trace.tokens) + len(trace.tasks),
             )
 
+    @about("The state after a step", shapes.StateAfterStep, query=requests.StateQuery)
     async def state(self, request: Request) -> Response:
         query = self._context.query(request, requests.StateQuery)
         instance_id = request.path_params["instance_id"]

@@ -11,7 +11,7 @@ from stellwerk.actors.incidents import IncidentFilter, RetriedIncidents
 from stellwerk.errors import InvalidInput, LimitExceeded
 from stellwerk.ports import Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
@@ -31,29 +31,12 @@ class IncidentEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "GET",
-                "/incidents",
-                self.incidents,
-                Scope.CLIENT,
-                About("Open incidents", shapes.Incidents, query=requests.IncidentsQuery),
-            ),
-            Endpoint(
-                "POST",
-                "/incidents/retry",
-                self.retry,
-                Scope.OPERATOR,
-                About("Resolve many", shapes.RetriedIncidents, body=requests.RetryRequest),
-            ),
-            Endpoint(
-                "POST",
-                "/incidents/{incident_id}/resolve",
-                self.resolve,
-                Scope.OPERATOR,
-                About("Try again", shapes.Done, body=requests.ResolveRequest, codes=STATE_CODES),
-            ),
+            Endpoint("GET", "/incidents", self.incidents, Scope.CLIENT),
+            Endpoint("POST", "/incidents/retry", self.retry, Scope.OPERATOR),
+            Endpoint("POST", "/incidents/{incident_id}/resolve", self.resolve, Scope.OPERATOR),
         )
 
+    @about("Open incidents", shapes.Incidents, query=requests.IncidentsQuery)
     async def incidents(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.IncidentsQuery)
         found = await self._node.incidents(
@@ -63,6 +46,7 @@ class IncidentEndpoints:
         more = len(found) > query.limit
         return await self._context.answer_rows("incidents", seen, views.mapping_view, more=more)
 
+    @about("Try again", shapes.Done, body=requests.ResolveRequest, codes=STATE_CODES)
     async def resolve(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.ResolveRequest)
         _check_retries(body.retries)
@@ -71,6 +55,7 @@ class IncidentEndpoints:
         await self._node.resolve_incident(incident_id, body.retries)
         return answer({})
 
+    @about("Resolve many", shapes.RetriedIncidents, body=requests.RetryRequest)
     async def retry(self, request: Request) -> Response:
         """The answer says what is re-queued, not solved: whether it goes well this time is seen later (fault 87)."""
         body = await self._context.payload(request, requests.RetryRequest)

@@ -12,7 +12,7 @@ from stellwerk.actors.views import InstanceView
 from stellwerk.errors import InvalidInput
 from stellwerk.ports import InstanceFilter, InstanceSummary, Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths, piece
@@ -36,58 +36,23 @@ class InstanceEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "POST",
-                _PATH,
-                self.start,
-                Scope.CLIENT,
-                About(
-                    "Start an instance",
-                    shapes.Started,
-                    status=201,
-                    body=requests.StartRequest,
-                    codes=("not_found", "conflict", "ambiguous_start", "disabled", "idempotency_conflict"),
-                    headers={"Location": "The path of the instance."},
-                    has_idempotency_key=True,
-                ),
-            ),
-            Endpoint(
-                "GET",
-                _PATH,
-                self.instances,
-                Scope.CLIENT,
-                About("Find instances", shapes.Instances, query=requests.InstancesQuery),
-            ),
-            Endpoint(
-                "GET",
-                _PATH + "/{instance_id}",
-                self.instance,
-                Scope.CLIENT,
-                About("An instance with all that belongs to it", shapes.Instance, query=requests.InstanceQuery),
-            ),
-            Endpoint(
-                "GET",
-                _PATH + "/{instance_id}/wait",
-                self.wait,
-                Scope.CLIENT,
-                About("Wait for the end", shapes.InstanceSummary, query=requests.WaitQuery),
-            ),
-            Endpoint(
-                "POST",
-                _PATH + "/{instance_id}/cancel",
-                self.cancel,
-                Scope.OPERATOR,
-                About("Cancel an instance", shapes.Done, body=requests.CancelRequest, codes=STATE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                _PATH + "/{instance_id}/variables",
-                self.set_variables,
-                Scope.OPERATOR,
-                About("Set variables", shapes.Done, body=requests.SetVariablesRequest, codes=STATE_CODES),
-            ),
+            Endpoint("POST", _PATH, self.start, Scope.CLIENT),
+            Endpoint("GET", _PATH, self.instances, Scope.CLIENT),
+            Endpoint("GET", _PATH + "/{instance_id}", self.instance, Scope.CLIENT),
+            Endpoint("GET", _PATH + "/{instance_id}/wait", self.wait, Scope.CLIENT),
+            Endpoint("POST", _PATH + "/{instance_id}/cancel", self.cancel, Scope.OPERATOR),
+            Endpoint("POST", _PATH + "/{instance_id}/variables", self.set_variables, Scope.OPERATOR),
         )
 
+    @about(
+        "Start an instance",
+        shapes.Started,
+        status=201,
+        body=requests.StartRequest,
+        codes=("not_found", "conflict", "ambiguous_start", "disabled", "idempotency_conflict"),
+        headers={"Location": "The path of the instance."},
+        has_idempotency_key=True,
+    )
     async def start(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.StartRequest)
         request_id = idempotency_key(request, body.request_id, "request_id")
@@ -111,6 +76,7 @@ class InstanceEndpoints:
         await self._wait(request, instance_id, body.wait_ms, or_incident=True)
         return answer(views.outcome_view(await self._node.outcome(instance_id)), 201, headers)
 
+    @about("Find instances", shapes.Instances, query=requests.InstancesQuery)
     async def instances(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.InstancesQuery)
         wanted = InstanceFilter(
@@ -131,6 +97,7 @@ class InstanceEndpoints:
 
         return await self._context.answer_page("instances", found, query.limit, view)
 
+    @about("An instance with all that belongs to it", shapes.Instance, query=requests.InstanceQuery)
     async def instance(self, request: Request) -> Response:
         query = self._context.query(request, requests.InstanceQuery)
         instance_id = request.path_params["instance_id"]
@@ -141,6 +108,7 @@ class InstanceEndpoints:
             rows = len(view.tasks) + len(view.tokens)
             return await self._context.answer_long(partial(_whole_text, view, history), rows)
 
+    @about("Wait for the end", shapes.InstanceSummary, query=requests.WaitQuery)
     async def wait(self, request: Request) -> Response:
         query = self._context.query(request, requests.WaitQuery)
         _check_wait(query.timeout_ms, "query.timeout_ms")
@@ -158,6 +126,7 @@ class InstanceEndpoints:
             lambda: self._node.wait_for_end(instance_id, timeout_seconds=wait_ms / 1000, or_incident=or_incident),
         )
 
+    @about("Cancel an instance", shapes.Done, body=requests.CancelRequest, codes=STATE_CODES)
     async def cancel(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.CancelRequest)
         instance_id = request.path_params["instance_id"]
@@ -165,6 +134,7 @@ class InstanceEndpoints:
         await self._node.cancel_instance(instance_id, body.reason)
         return answer({})
 
+    @about("Set variables", shapes.Done, body=requests.SetVariablesRequest, codes=STATE_CODES)
     async def set_variables(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.SetVariablesRequest)
         instance_id = request.path_params["instance_id"]

@@ -14,7 +14,7 @@ from stellwerk.ports import ApiKeyRow, Identity, RevokeApiKey, Scope, StoreApiKe
 from stellwerk.server.auth.gate import Gate
 from stellwerk.server.auth.keys import digest_of, new_key
 from stellwerk.server.http import requests, shapes
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
 
@@ -48,29 +48,12 @@ class KeyEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "POST",
-                "/keys",
-                self.create,
-                Scope.ADMIN,
-                About("Make an API key", shapes.CreatedKey, status=201, body=NewKey),
-            ),
-            Endpoint(
-                "GET",
-                "/keys",
-                self.keys,
-                Scope.ADMIN,
-                About("API keys, without the keys themselves", shapes.Keys),
-            ),
-            Endpoint(
-                "DELETE",
-                "/keys/{key_id}",
-                self.revoke,
-                Scope.ADMIN,
-                About("Revoke an API key", shapes.Done),
-            ),
+            Endpoint("POST", "/keys", self.create, Scope.ADMIN),
+            Endpoint("GET", "/keys", self.keys, Scope.ADMIN),
+            Endpoint("DELETE", "/keys/{key_id}", self.revoke, Scope.ADMIN),
         )
 
+    @about("Make an API key", shapes.CreatedKey, status=201, body=NewKey)
     async def create(self, request: Request) -> Response:
         wanted = await self._context.body(request, NewKey)
         ports = self._node.ports
@@ -93,11 +76,13 @@ class KeyEndpoints:
         # Caches on the way must not keep what is shown only once.
         return answer({**_key_view(row), "key": text}, 201, {"cache-control": "no-store"})
 
+    @about("API keys, without the keys themselves", shapes.Keys)
     async def keys(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         rows = await self._node.ports.store.api_keys()
         return await self._context.answer_rows("keys", rows, _key_view)
 
+    @about("Revoke an API key", shapes.Done)
     async def revoke(self, request: Request) -> Response:
         """Also one that was revoked before: it is what was wanted."""
         key_id = request.path_params["key_id"]

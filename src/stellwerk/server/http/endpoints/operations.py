@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from stellwerk.errors import Forbidden, InvalidInput
 from stellwerk.ports import Scope
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_limit
 from stellwerk.server.http.downloads import FileDownload
@@ -38,37 +38,21 @@ class HealthEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "GET",
-                "/livez",
-                self.livez,
-                None,
-                About("Whether the process answers", content_type=_TEXT),
-            ),
-            Endpoint(
-                "GET",
-                "/readyz",
-                self.readyz,
-                None,
-                About(
-                    "Whether the engine takes requests",
-                    content_type=_TEXT,
-                    plain_errors={503: "It is about to stop, or its database does not answer."},
-                ),
-            ),
-            Endpoint(
-                "GET",
-                "/metrics",
-                self.metrics,
-                Scope.CLIENT,
-                About("Figures for Prometheus", content_type=CONTENT_TYPE),
-            ),
+            Endpoint("GET", "/livez", self.livez, None),
+            Endpoint("GET", "/readyz", self.readyz, None),
+            Endpoint("GET", "/metrics", self.metrics, Scope.CLIENT),
             Endpoint("GET", WORKERS_PATH, self.workers, None),
         )
 
+    @about("Whether the process answers", content_type=_TEXT)
     async def livez(self, _request: Request) -> Response:
         return PlainTextResponse("ok")
 
+    @about(
+        "Whether the engine takes requests",
+        content_type=_TEXT,
+        plain_errors={503: "It is about to stop, or its database does not answer."},
+    )
     async def readyz(self, _request: Request) -> Response:
         if self._draining.begun:
             return PlainTextResponse("draining", 503)
@@ -77,6 +61,7 @@ class HealthEndpoints:
             return PlainTextResponse(trouble, 503)
         return PlainTextResponse("ok")
 
+    @about("Figures for Prometheus", content_type=CONTENT_TYPE)
     async def metrics(self, request: Request) -> Response:
         if request.headers.get("accept") == FIGURES_TYPE:
             return Response(encoded(figures_of(self._node)), headers={"content-type": FIGURES_TYPE})
@@ -96,50 +81,25 @@ class OperationEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "GET",
-                "/statistics",
-                self.statistics,
-                Scope.CLIENT,
-                About("Figures of this process, for people", shapes.Statistics),
-            ),
-            Endpoint(
-                "GET",
-                "/nodes",
-                self.nodes,
-                Scope.CLIENT,
-                About("Every process on the database", shapes.Nodes),
-            ),
-            Endpoint(
-                "POST",
-                "/prune",
-                self.prune,
-                Scope.OPERATOR,
-                About("Delete instances that ended long ago", shapes.Pruned, body=requests.PruneRequest),
-            ),
-            Endpoint(
-                "GET",
-                "/backup",
-                self.backup,
-                Scope.OPERATOR,
-                About(
-                    "A consistent copy of the database file",
-                    content_type="application/octet-stream",
-                    codes=("busy", "conflict"),
-                ),
-            ),
+            Endpoint("GET", "/statistics", self.statistics, Scope.CLIENT),
+            Endpoint("GET", "/nodes", self.nodes, Scope.CLIENT),
+            Endpoint("POST", "/prune", self.prune, Scope.OPERATOR),
+            Endpoint("GET", "/backup", self.backup, Scope.OPERATOR),
         )
 
+    @about("Figures of this process, for people", shapes.Statistics)
     async def statistics(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         return answer(self._node.statistics())
 
+    @about("Every process on the database", shapes.Nodes)
     async def nodes(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         now_ms = self._node.ports.clock.wall_ms()
         rows = await self._node.nodes()
         return answer({"nodes": [views.node_view(row, now_ms) for row in rows]})
 
+    @about("Delete instances that ended long ago", shapes.Pruned, body=requests.PruneRequest)
     async def prune(self, request: Request) -> Response:
         body = await self._context.body(request, requests.PruneRequest)
         check_limit(body.limit, "$.limit")
@@ -147,6 +107,11 @@ class OperationEndpoints:
         pruned = await self._node.prune_slice(body.older_than_ms, body.limit)
         return answer({"instances": pruned, "more": pruned > 0})
 
+    @about(
+        "A consistent copy of the database file",
+        content_type="application/octet-stream",
+        codes=("busy", "conflict"),
+    )
     async def backup(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         if request.headers.get("sec-fetch-site") == "cross-site":

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stellwerk.ports import Scope, UserTaskFilter
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
@@ -30,76 +30,24 @@ class PeopleEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "POST",
-                "/messages",
-                self.publish,
-                Scope.CLIENT,
-                About(
-                    "Publish a message",
-                    shapes.MessageKey,
-                    status=201,
-                    body=requests.MessageRequest,
-                    codes=("not_found", "ended", "idempotency_conflict"),
-                    has_idempotency_key=True,
-                ),
-            ),
-            Endpoint(
-                "GET",
-                "/messages",
-                self.messages,
-                Scope.CLIENT,
-                About("Messages that wait to be correlated", shapes.Messages, query=requests.PageQuery),
-            ),
-            Endpoint(
-                "GET",
-                "/messages/{message_id:path}",
-                self.message,
-                Scope.CLIENT,
-                About("What became of a message", shapes.Message),
-            ),
-            Endpoint(
-                "GET",
-                "/awaited-messages",
-                self.awaited,
-                Scope.CLIENT,
-                About("Names of messages that something waits for", shapes.AwaitedNames),
-            ),
-            Endpoint(
-                "GET",
-                "/user-tasks",
-                self.user_tasks,
-                Scope.CLIENT,
-                About("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery),
-            ),
-            Endpoint(
-                "POST",
-                "/user-tasks/{user_task_id}/claim",
-                self.claim,
-                Scope.CLIENT,
-                About(
-                    "Give a user task to somebody",
-                    shapes.Done,
-                    body=requests.ClaimRequest,
-                    codes=("assigned", *STATE_CODES),
-                ),
-            ),
-            Endpoint(
-                "POST",
-                "/user-tasks/{user_task_id}/unclaim",
-                self.unclaim,
-                Scope.CLIENT,
-                About("Nobody has the user task", shapes.Done, body=requests.EmptyRequest, codes=STATE_CODES),
-            ),
-            Endpoint(
-                "POST",
-                "/user-tasks/{user_task_id}/complete",
-                self.complete_user_task,
-                Scope.CLIENT,
-                About("A user task is done", shapes.Done, body=requests.CompleteUserTaskRequest, codes=STATE_CODES),
-            ),
+            Endpoint("POST", "/messages", self.publish, Scope.CLIENT),
+            Endpoint("GET", "/messages", self.messages, Scope.CLIENT),
+            Endpoint("GET", "/messages/{message_id:path}", self.message, Scope.CLIENT),
+            Endpoint("GET", "/awaited-messages", self.awaited, Scope.CLIENT),
+            Endpoint("GET", "/user-tasks", self.user_tasks, Scope.CLIENT),
+            Endpoint("POST", "/user-tasks/{user_task_id}/claim", self.claim, Scope.CLIENT),
+            Endpoint("POST", "/user-tasks/{user_task_id}/unclaim", self.unclaim, Scope.CLIENT),
+            Endpoint("POST", "/user-tasks/{user_task_id}/complete", self.complete_user_task, Scope.CLIENT),
         )
 
+    @about(
+        "Publish a message",
+        shapes.MessageKey,
+        status=201,
+        body=requests.MessageRequest,
+        codes=("not_found", "ended", "idempotency_conflict"),
+        has_idempotency_key=True,
+    )
     async def publish(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.MessageRequest)
         message_id = idempotency_key(request, body.message_id, "message_id")
@@ -118,23 +66,27 @@ class PeopleEndpoints:
         )
         return answer({"message_id": message_id}, 201)
 
+    @about("Messages that wait to be correlated", shapes.Messages, query=requests.PageQuery)
     async def messages(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.PageQuery)
         check_unrestricted(request, "messages")
         found = await self._node.waiting_messages(limit=query.limit + 1, after=query.after)
         return await self._context.answer_page("messages", found, query.limit, views.message_view)
 
+    @about("What became of a message", shapes.Message)
     async def message(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         check_unrestricted(request, "messages")
         return answer(views.message_view(await self._node.message(request.path_params["message_id"])))
 
+    @about("Names of messages that something waits for", shapes.AwaitedNames)
     async def awaited(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         check_unrestricted(request, "awaited messages")
         names = await self._node.awaited_names(_NAMES_MAX + 1)
         return answer({"names": names[:_NAMES_MAX], "more": len(names) > _NAMES_MAX})
 
+    @about("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery)
     async def user_tasks(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.UserTasksQuery)
         wanted = UserTaskFilter(
@@ -147,6 +99,7 @@ class PeopleEndpoints:
         more = len(found) > query.limit
         return await self._context.answer_rows("user_tasks", seen, views.mapping_view, more=more)
 
+    @about("Give a user task to somebody", shapes.Done, body=requests.ClaimRequest, codes=("assigned", *STATE_CODES))
     async def claim(self, request: Request) -> Response:
         body = await self._context.body(request, requests.ClaimRequest)
         check_lengths(assignee=body.assignee)
@@ -155,6 +108,7 @@ class PeopleEndpoints:
         await self._node.assign_user_task(user_task_id, body.assignee)
         return answer({})
 
+    @about("Nobody has the user task", shapes.Done, body=requests.EmptyRequest, codes=STATE_CODES)
     async def unclaim(self, request: Request) -> Response:
         await self._context.body(request, requests.EmptyRequest)
         user_task_id = request.path_params["user_task_id"]
@@ -162,6 +116,7 @@ class PeopleEndpoints:
         await self._node.assign_user_task(user_task_id, None)
         return answer({})
 
+    @about("A user task is done", shapes.Done, body=requests.CompleteUserTaskRequest, codes=STATE_CODES)
     async def complete_user_task(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.CompleteUserTaskRequest)
         user_task_id = request.path_params["user_task_id"]

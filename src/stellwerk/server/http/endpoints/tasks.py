@@ -10,7 +10,7 @@ from starlette.responses import Response
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.ports import Scope, TaskQuery
 from stellwerk.server.http import requests, shapes, views
-from stellwerk.server.http.about import About
+from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
 from stellwerk.server.http.permissions import check_definition, may_see_definition
@@ -29,36 +29,13 @@ class TaskEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint(
-                "GET",
-                "/external-tasks",
-                self.tasks,
-                Scope.CLIENT,
-                About("Find tasks", shapes.Tasks, query=requests.TasksQuery),
-            ),
-            Endpoint(
-                "GET",
-                "/external-tasks/{task_id}",
-                self.task,
-                Scope.CLIENT,
-                About("A task with everything", shapes.Task),
-            ),
-            Endpoint(
-                "GET",
-                "/topics",
-                self.topics,
-                Scope.CLIENT,
-                About("Topics with their backlog", shapes.Topics),
-            ),
-            Endpoint(
-                "GET",
-                "/workers",
-                self.workers,
-                Scope.CLIENT,
-                About("Connected workers", shapes.Workers),
-            ),
+            Endpoint("GET", "/external-tasks", self.tasks, Scope.CLIENT),
+            Endpoint("GET", "/external-tasks/{task_id}", self.task, Scope.CLIENT),
+            Endpoint("GET", "/topics", self.topics, Scope.CLIENT),
+            Endpoint("GET", "/workers", self.workers, Scope.CLIENT),
         )
 
+    @about("Find tasks", shapes.Tasks, query=requests.TasksQuery)
     async def tasks(self, request: Request) -> Response:
         query = self._context.page_query(request, requests.TasksQuery)
         found: list[dict[str, object] | None] = []
@@ -79,16 +56,19 @@ class TaskEndpoints:
         wanted = TaskQuery(instance_id=query.instance_id, topic=query.topic, state=query.state)
         return await self._node.tasks(wanted, limit=limit, after=after)
 
+    @about("A task with everything", shapes.Task)
     async def task(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         task, attempts = await self._node.task(request.path_params["task_id"])
         check_definition(request, task.definition_id)
         return answer(views.task_view(task, attempts))
 
+    @about("Topics with their backlog", shapes.Topics)
     async def topics(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         return await self._context.answer_rows("topics", await self._node.topics(), views.topic_view)
 
+    @about("Connected workers", shapes.Workers)
     async def workers(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
         return await self._context.answer_rows("workers", await self._node.workers(), views.worker_view)
