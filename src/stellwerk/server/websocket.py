@@ -20,7 +20,7 @@ from stellwerk.errors import CallerError, Forbidden, InvalidInput, StellwerkErro
 from stellwerk.ports import ANYBODY, Identity, Log
 from stellwerk.server.auth.audit import Audit
 from stellwerk.server.auth.gate import Gate
-from stellwerk.server.http.api import is_foreign
+from stellwerk.server.http.sites import is_foreign, is_public_name
 from stellwerk.server.streams import ReplayStream
 from stellwerk.wire.codec import UnknownMessage, decode_worker_frame, encode_frame, pack_frames
 from stellwerk.wire.messages import SUBPROTOCOL, WORKERS_PATH, Hello, NackCode, ProtocolErrorMessage, WorkerMessage
@@ -61,8 +61,13 @@ def asks_for_workers(request: h11.Request) -> bool:
         and request.target.partition(b"?")[0] == WORKERS_PATH.encode()
         and b"websocket" in _tokens(headers.get(b"upgrade", []))
         and SUBPROTOCOL.encode() in _tokens(headers.get(b"sec-websocket-protocol", []))
-        and not is_foreign(_text(headers.get(b"origin")), _text(headers.get(b"host")))
+        and not _is_of_another_site(_text(headers.get(b"origin")), _text(headers.get(b"host")))
     )
+
+
+def _is_of_another_site(origin: str | None, host: str | None) -> bool:
+    """A browser sends an origin with every WebSocket, and no worker lives on a page of the web."""
+    return origin is not None and (is_foreign(origin, host) or is_public_name(host))
 
 
 def _tokens(values: list[bytes]) -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -35,9 +34,10 @@ from stellwerk.server.http.endpoints.people import PeopleEndpoints
 from stellwerk.server.http.endpoints.tasks import TaskEndpoints
 from stellwerk.server.http.leases import give_back_polled
 from stellwerk.server.http.siblings import Siblings
+from stellwerk.server.http.sites import is_foreign, is_public_name
 from stellwerk.server.processcube.dialect import processcube
 
-__all__ = ["Api", "documented_endpoints", "is_foreign"]
+__all__ = ["Api", "documented_endpoints"]
 
 _PREFIX = "/api/v1"
 
@@ -152,8 +152,11 @@ class Api:
                 return response
             except StellwerkError as error:
                 self._tell_refused(request, endpoint, action, error)
-                told = error if status_of(error) != 500 else self._mistake_of_ours(request)
-                return dialect.answer_error(told, request)
+                # No second name for the error: it knows this frame, which would keep it, and all that its frames hold
+                # (a body of megabytes), until somebody looks for cycles.
+                return dialect.answer_error(
+                    error if status_of(error) != 500 else self._mistake_of_ours(request), request
+                )
             except (ClientDisconnect, HTTPException):
                 raise
             except Exception:  # noqa: BLE001 — it is logged
@@ -162,9 +165,15 @@ class Api:
         return run
 
     def _check_site(self, request: Request) -> None:
-        """:raises Forbidden: a page of another site sends what would change something."""
-        origin = request.headers.get("origin")
-        if request.method != "GET" and origin not in self._origins and is_foreign(origin, request.headers.get("host")):
+        """:raises Forbidden: a page of another site sends what would change something, or asks anything by a name of
+        its own where everybody may do everything."""
+        origin, host = request.headers.get("origin"), request.headers.get("host")
+        if self._gate is not None and self._gate.is_open and is_public_name(host):
+            raise Forbidden(
+                f"without a credential this engine is for this machine only, and {host} may be anybody's name: ask for "
+                "localhost or 127.0.0.1, or make an API key (stellwerk keys create)"
+            )
+        if request.method != "GET" and origin not in self._origins and is_foreign(origin, host):
             raise Forbidden("another site's page may not do this")
 
     async def _admit(self, request: Request, endpoint: Endpoint) -> None:
@@ -226,16 +235,6 @@ def documented_endpoints() -> Mapping[str, Sequence[Endpoint]]:
 
 def _identify(request: Request, identity: Identity) -> None:
     request.scope["stellwerk.identity"] = identity
-
-
-def is_foreign(origin: str | None, host: str | None) -> bool:
-    """Whether a browser says that a page of another site sends this request. Programs send no origin."""
-    if origin is None:
-        return False
-    try:
-        return urlsplit(origin).netloc != host
-    except ValueError:
-        return True
 
 
 def _by_method(endpoints: Mapping[str, RunEndpoint]) -> RunEndpoint:

@@ -122,12 +122,11 @@ class HttpConnection:
         try:
             while await self._serve_request():
                 self._http.start_next_cycle()
-        except h11.RemoteProtocolError as fault:
-            await self._settle(self._refuse(fault.error_status_hint, str(fault)))
-        except trio.TooSlowError:
-            await self._settle(self._refuse(408, "the request took too long"))
-        except MalformedTarget as fault:
-            await self._settle(self._refuse(400, str(fault)))
+        except (h11.RemoteProtocolError, trio.TooSlowError, MalformedTarget) as fault:
+            # Frames of its traceback know it: with all that they hold, a connection's buffers, they would stay until
+            # somebody looks for cycles. Peers could fill the memory with them.
+            fault.__traceback__ = fault.__context__ = None
+            await self._settle(self._refuse(*_answer_to(fault)))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
@@ -306,6 +305,17 @@ class HttpConnection:
         data = bytes(await self._stream.receive_some(_RECEIVE_BYTES))
         self._peer_closed = not data
         self._http.receive_data(data)
+
+
+def _answer_to(fault: Exception) -> tuple[int, str]:
+    """Status and words for what the peer did wrong."""
+    match fault:
+        case h11.RemoteProtocolError():
+            return fault.error_status_hint, str(fault)
+        case trio.TooSlowError():
+            return 408, "the request took too long"
+        case _:
+            return 400, str(fault)
 
 
 def _head_of(request: h11.Request) -> bytes:

@@ -19,7 +19,7 @@ from stellwerk.ports import ANYBODY, Identity, Scope
 from stellwerk.server.http.answers import answer_text, encoded
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.leases import note_polled
-from stellwerk.server.http.requests import PageQuery
+from stellwerk.server.http.requests import NoQuery, PageQuery
 from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.http.structuring import structure_body, structure_query
 
@@ -113,6 +113,8 @@ class ApiContext:
         return _ESCAPED_PER_BYTE_MAX * self.node.limits.payload_bytes_max + _ENVELOPE_BYTES_MAX
 
     async def body(self, request: Request, kind: type[T], bytes_max: int = _ENVELOPE_BYTES_MAX) -> T:
+        """Everything is in it: a query beside it is refused."""
+        self.query(request, NoQuery)
         return structure_body(await self.json_body(request, bytes_max), kind)
 
     async def json_body(self, request: Request, bytes_max: int = _ENVELOPE_BYTES_MAX) -> JsonValue:

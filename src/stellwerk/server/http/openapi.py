@@ -25,9 +25,9 @@ _PATH_PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 _EVERYWHERE = ("invalid", "internal", "unavailable", "overloaded")
 _DESCRIPTION = (
     "Start and look at process instances, work on external tasks, operate an engine. Durations (`…_ms`) are "
-    "milliseconds, instants RFC 3339 text in UTC. Unknown fields and parameters are refused. Answers may get more "
-    "fields. As long as an engine has no API key and no issuer of tokens, it needs no credential, and only its own "
-    "machine can connect."
+    "milliseconds, instants RFC 3339 text in UTC. Integers have no decimal point, texts no NUL character. Unknown "
+    "fields and parameters are refused. Answers may get more fields. As long as an engine has no API key and no issuer "
+    "of tokens, it needs no credential, and only its own machine can connect."
 )
 _SECURITY: Mapping[str, JsonObject] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key or a JSON Web Token."},

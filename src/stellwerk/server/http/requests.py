@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from stellwerk.core.events import EventCategory, event_types
 from stellwerk.json_values import JsonObject, JsonValue
 from stellwerk.server.http.structuring import Instant, Signed
 
@@ -33,6 +34,7 @@ __all__ = [
     "ResolveRequest",
     "RetryRequest",
     "SetVariablesRequest",
+    "SignalRequest",
     "StartRequest",
     "StateQuery",
     "TaskPriorityRequest",
@@ -44,9 +46,10 @@ __all__ = [
 ]
 
 _KEY: Mapping[str, object] = {"maxLength": 255}
+_NAME: Mapping[str, object] = {"minLength": 1}
 _PAGE: Mapping[str, object] = {"minimum": 1, "maximum": 1000}
 _WAIT: Mapping[str, object] = {"maximum": 600_000}
-_AT_LEAST_ONE: Mapping[str, object] = {"minimum": 1}
+_RETRIES: Mapping[str, object] = {"minimum": 1, "maximum": 2**31 - 1}
 """What the document of the API says about values. They are checked where they are used."""
 
 
@@ -99,8 +102,14 @@ class MessageRequest:
 
 
 @attrs.frozen(kw_only=True)
+class SignalRequest:
+    name: str = attrs.field(metadata=_KEY)
+    variables: JsonObject = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
 class ClaimRequest:
-    assignee: str = attrs.field(metadata=_KEY)
+    assignee: str = attrs.field(metadata={**_NAME, **_KEY})
 
 
 @attrs.frozen(kw_only=True)
@@ -120,7 +129,7 @@ class SetVariablesRequest:
 
 @attrs.frozen(kw_only=True)
 class ResolveRequest:
-    retries: int | None = attrs.field(default=None, metadata=_AT_LEAST_ONE)
+    retries: int | None = attrs.field(default=None, metadata=_RETRIES)
     """None: as many as the task's model says."""
 
 
@@ -136,7 +145,7 @@ class RetryRequest:
     topic: str | None = None
     opened_before: Instant | None = None
     all: bool = False
-    retries: int | None = attrs.field(default=None, metadata=_AT_LEAST_ONE)
+    retries: int | None = attrs.field(default=None, metadata=_RETRIES)
     """None: as many as each task's model says."""
     limit: int = attrs.field(default=1000, metadata=_PAGE)
     after: str | None = None
@@ -151,10 +160,10 @@ class PruneRequest:
 
 @attrs.frozen(kw_only=True)
 class FetchAndLockRequest:
-    worker_id: str
-    task_types: tuple[str, ...]
+    worker_id: str = attrs.field(metadata=_NAME)
+    task_types: tuple[str, ...] = attrs.field(metadata={"minItems": 1, "items": {"type": "string", "minLength": 1}})
     """Topics."""
-    max_tasks: int = 10
+    max_tasks: int = attrs.field(default=10, metadata={"minimum": 1})
     """Of all topics together."""
     lock_duration_ms: int = 30_000
     """A model's own lock duration overrides it."""
@@ -168,7 +177,7 @@ class FetchAndLockRequest:
 
 @attrs.frozen(kw_only=True)
 class CompleteTaskRequest:
-    worker_id: str
+    worker_id: str = attrs.field(metadata=_NAME)
     variables: JsonValue = None
     """Any JSON value: an object is merged as the model says, null is nothing, others become the variable `result`."""
     fence: int | None = None
@@ -177,7 +186,7 @@ class CompleteTaskRequest:
 
 @attrs.frozen(kw_only=True)
 class FailTaskRequest:
-    worker_id: str
+    worker_id: str = attrs.field(metadata=_NAME)
     error: str
     details: JsonValue = None
     retry_after_ms: int | None = None
@@ -189,7 +198,7 @@ class FailTaskRequest:
 
 @attrs.frozen(kw_only=True)
 class BpmnErrorRequest:
-    worker_id: str
+    worker_id: str = attrs.field(metadata=_NAME)
     code: str
     message: str | None = None
     details: JsonValue = None
@@ -199,7 +208,7 @@ class BpmnErrorRequest:
 
 @attrs.frozen(kw_only=True)
 class ExtendLockRequest:
-    worker_id: str
+    worker_id: str = attrs.field(metadata=_NAME)
     extension_ms: int
     """From now on."""
     fence: int | None = None
@@ -207,7 +216,7 @@ class ExtendLockRequest:
 
 @attrs.frozen(kw_only=True)
 class UnlockRequest:
-    worker_id: str
+    worker_id: str = attrs.field(metadata=_NAME)
     fence: int | None = None
     started: bool = True
     """False: nothing was done yet, so that a single-try task may be tried."""
@@ -215,12 +224,12 @@ class UnlockRequest:
 
 @attrs.frozen(kw_only=True)
 class TaskRetriesRequest:
-    retries: int
+    retries: int = attrs.field(metadata=_RETRIES)
 
 
 @attrs.frozen(kw_only=True)
 class TaskPriorityRequest:
-    priority: Signed
+    priority: Signed = attrs.field(metadata={"minimum": -(2**31 - 1), "maximum": 2**31 - 1})
 
 
 # --- queries -------------------------------------------------------------------------------------------------------
@@ -281,8 +290,8 @@ class HistoryQuery:
     limit: int = attrs.field(default=100, metadata=_PAGE)
     after: int = 0
     """Sequence of the last event of the page before."""
-    category: str | None = None
-    event_type: str | None = None
+    category: str | None = attrs.field(default=None, metadata={"enum": [category.value for category in EventCategory]})
+    event_type: str | None = attrs.field(default=None, metadata={"enum": [*event_types()]})
 
 
 @attrs.frozen(kw_only=True)

@@ -79,9 +79,19 @@ def _structure(
         return converter.structure(value, kind)
     except cattrs.BaseValidationError as error:
         complaints = cattrs.transform_error(error, path=where, format_exception=_complaint)
+        _forget_frames(error)
         raise InvalidInput(_PLACE.sub(lambda place: named(place[0]), "; ".join(complaints))) from None
     except TypeError as error:
         raise InvalidInput(f"{error} @ {where}") from None
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Frames of its traceback know it: with what they hold, the whole value, they would stay until somebody looks for
+    cycles. Callers could fill the memory with them."""
+    error.__traceback__ = error.__context__ = None
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            _forget_frames(each)
 
 
 def _complaint(error: BaseException, _kind: type | None) -> str:

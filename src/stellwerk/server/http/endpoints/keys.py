@@ -22,15 +22,17 @@ __all__ = ["KeyEndpoints", "NewKey"]
 
 _NAMES_MAX = 1000
 _EXPIRES_IN_MS_MAX = 100 * 365 * 24 * 3_600_000
+_SCOPES = {"minItems": 1, "items": {"type": "string", "enum": [scope.value for scope in Scope]}}
+"""What the document of the API says about them. They are checked where they are used."""
 
 
 @attrs.frozen(kw_only=True)
 class NewKey:
     """What a key allows. Of names, one that ends with ``*`` stands for all that begin so; null: no restriction."""
 
-    name: str
+    name: str = attrs.field(metadata={"minLength": 1, "maxLength": 255})
     """For people."""
-    scopes: tuple[str, ...]
+    scopes: tuple[str, ...] = attrs.field(metadata=_SCOPES)
     worker_ids: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
     processes: tuple[str, ...] | None = None
@@ -85,6 +87,7 @@ class KeyEndpoints:
     @about("Revoke an API key", shapes.Done)
     async def revoke(self, request: Request) -> Response:
         """Also one that was revoked before: it is what was wanted."""
+        self._context.query(request, requests.NoQuery)
         key_id = request.path_params["key_id"]
         if await self._node.ports.store.api_key(key_id) is None:
             raise NotFound("there is no API key with this id")

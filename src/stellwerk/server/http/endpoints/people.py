@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stellwerk.errors import NotServed
 from stellwerk.ports import Scope, UserTaskFilter
 from stellwerk.server.http import requests, shapes, views
 from stellwerk.server.http.about import about
@@ -34,6 +35,7 @@ class PeopleEndpoints:
             Endpoint("GET", "/messages", self.messages, Scope.CLIENT),
             Endpoint("GET", "/messages/{message_id:path}", self.message, Scope.CLIENT),
             Endpoint("GET", "/awaited-messages", self.awaited, Scope.CLIENT),
+            Endpoint("POST", "/signals", self.signal, Scope.CLIENT),
             Endpoint("GET", "/user-tasks", self.user_tasks, Scope.CLIENT),
             Endpoint("POST", "/user-tasks/{user_task_id}/claim", self.claim, Scope.CLIENT),
             Endpoint("POST", "/user-tasks/{user_task_id}/unclaim", self.unclaim, Scope.CLIENT),
@@ -85,6 +87,11 @@ class PeopleEndpoints:
         check_unrestricted(request, "awaited messages")
         names = await self._node.awaited_names(_NAMES_MAX + 1)
         return answer({"names": names[:_NAMES_MAX], "more": len(names) > _NAMES_MAX})
+
+    @about("Broadcast a signal: not possible yet", shapes.Done, body=requests.SignalRequest, codes=("not_implemented",))
+    async def signal(self, request: Request) -> Response:
+        await self._context.payload(request, requests.SignalRequest)
+        raise NotServed("signals come with a later version")
 
     @about("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery)
     async def user_tasks(self, request: Request) -> Response:
