@@ -57,7 +57,7 @@ class _Shape:
     message_class: type
     decoder: msgspec.json.Decoder[object]
     integers: tuple[str, ...]
-    texts: tuple[str, ...]
+    fields: tuple[str, ...]
 
 
 _NAMES: dict[type, str] = {
@@ -111,7 +111,7 @@ def _shapes(union: object) -> dict[str, _Shape]:
             message_class,
             msgspec.json.Decoder(message_class),
             _plain_fields(message_class, int),
-            _plain_fields(message_class, str),
+            tuple(typing.get_type_hints(message_class)),
         )
         for message_class in _union_members(union)
         if isinstance(message_class, type)
@@ -243,10 +243,24 @@ def _check(message: object, name: str, shape: _Shape, where: str, *, may_hold_nu
         if value is not None and not -_INTEGER_MAX <= value <= _INTEGER_MAX:
             raise InvalidInput(f"{name}: integer out of range @ {where}.{field}")
     if may_hold_nul:
-        for field in shape.texts:
-            value = getattr(message, field)
-            if value is not None and "\x00" in value:
-                raise InvalidInput(f"{name}: NUL character @ {where}.{field}")
+        for field in shape.fields:
+            place = _place_of_nul(getattr(message, field), f"{where}.{field}")
+            if place is not None:
+                raise InvalidInput(f"{name}: NUL character @ {place}")
+
+
+def _place_of_nul(value: object, where: str) -> str | None:
+    """None: there is no NUL character. Raw JSON is not looked into."""
+    match value:
+        case str():
+            return where if "\x00" in value else None
+        case wire.LeaseRef():
+            return _place_of_nul(value.task_id, f"{where}.task_id")
+        case tuple():
+            places = (_place_of_nul(item, f"{where}[{index}]") for index, item in enumerate(value))
+            return next((place for place in places if place is not None), None)
+        case _:
+            return None
 
 
 def _invalid(name: str, error: Exception, where: str) -> InvalidInput:

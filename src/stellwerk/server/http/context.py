@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -128,10 +129,11 @@ class ApiContext:
         if declared.isdigit() and int(declared) > bytes_max:
             raise LimitExceeded(f"{declared} bytes, at most {bytes_max} are allowed")
         body = bytearray()
-        async for more in request.stream():
-            body += more
-            if len(body) > bytes_max:
-                raise LimitExceeded(f"more than {bytes_max} bytes")
+        async with aclosing(request.stream()) as pieces:
+            async for more in pieces:
+                body += more
+                if len(body) > bytes_max:
+                    raise LimitExceeded(f"more than {bytes_max} bytes")
         return bytes(body)
 
     # --- answers

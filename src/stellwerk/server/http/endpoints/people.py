@@ -90,7 +90,8 @@ class PeopleEndpoints:
 
     @about("Broadcast a signal: not possible yet", shapes.Done, body=requests.SignalRequest, codes=("not_implemented",))
     async def signal(self, request: Request) -> Response:
-        await self._context.payload(request, requests.SignalRequest)
+        body = await self._context.payload(request, requests.SignalRequest)
+        check_lengths(name=body.name)
         raise NotServed("signals come with a later version")
 
     @about("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery)
