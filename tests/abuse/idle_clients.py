@@ -1,7 +1,7 @@
 """Connections that are open and say nothing more: ``python idle_clients.py PORT NUMBER``.
 
-A third of them never says anything, a third asked for something once, a third are workers' WebSockets. Prints how many are
-open and their state when all are; closes them when its input ends.
+A third of them never says anything, a third asked for something once, a third are workers' WebSockets. Prints how many
+of each kind got what they wait for, and closes them when its input ends.
 """
 
 from __future__ import annotations

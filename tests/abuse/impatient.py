@@ -34,6 +34,7 @@ def main(database: str) -> None:
     config = options.config()
     node = attrs.evolve(config.node, limits=Limits(session_write_ms_max=1_000, delivery_timeout_ms=1_000))
     websocket._HELLO_SECONDS_MAX = 1.0
+    websocket._CLOSE_SECONDS_MAX = 0.3
     serve_here(attrs.evolve(config, http_limits=HTTP_LIMITS, node=node))
 
 

@@ -37,15 +37,23 @@ async def test_half_of_all_files_are_idle_connections_and_others_are_served(
     engine: Any, other_works: Any, files_max: int
 ) -> None:
     number = files_max // 2
-    async with engine.all_returns(), other_works(engine) as other:
-        files, memory = engine.files, engine.memory
-        async with idle_clients(engine, number) as answered:
+    files, memory = engine.files, engine.memory
+
+    async def hold_them() -> None:
+        async with other_works(engine) as other, idle_clients(engine, number) as answered:
             assert sum(answered.values()) == number, answered
             assert engine.files >= files + number
             await other.served()
             assert (await engine.ask("GET", "/readyz")).status == 200, "new ones are served too"
             # A connection that does nothing costs little: ten thousand fit into a gigabyte.
             assert (engine.memory - memory) / number < 100_000
+
+    await hold_them()
+    with trio.fail_after(20):
+        while engine.files > files:
+            await trio.sleep(0.01)
+    async with engine.all_returns(memory_max=16 * 2**20):
+        await hold_them()
 
 
 async def test_connections_beyond_the_limit_are_closed_at_once_and_leave_files_to_the_engine(

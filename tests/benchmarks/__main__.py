@@ -11,12 +11,20 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from tests.benchmarks.children import ChildFailed
 from tests.benchmarks.core import CoreOptions, measure_core
+from tests.benchmarks.http import HttpOptions, measure_http
 from tests.benchmarks.postgres import CONTESTANTS, PostgresOptions, measure_postgres
 from tests.benchmarks.profiles import profile_core, profile_postgres, profile_push
 from tests.benchmarks.push import PushOptions, measure_push
 from tests.benchmarks.runs import STORES, Crew
 from tests.benchmarks.scale import ScaleOptions
-from tests.benchmarks.tables import print_core, print_postgres, print_profile, print_push, print_simulation
+from tests.benchmarks.tables import (
+    print_core,
+    print_http,
+    print_postgres,
+    print_profile,
+    print_push,
+    print_simulation,
+)
 
 from stellwerk.testing.databases import NoServer
 
@@ -66,6 +74,28 @@ def push(
         folder=directory,
     )
     _show(measure_push(options, _report), print_push, as_json=as_json)
+
+
+@app.command
+def http(
+    *,
+    quick: _Quick = False,
+    stores: Annotated[str, Parameter(help=f"Separated by commas, of {', '.join(STORES)}.")] = "memory,sqlite-full",
+    tasks: Annotated[int | None, Parameter(help="In each round. Default: 3000.")] = None,
+    rounds: _Rounds = None,
+    connections: Annotated[int, Parameter(help="With one request at a time each.")] = 8,
+    directory: _Directory = None,
+    as_json: _Json = False,
+) -> None:
+    """What requests of workers that fetch over HTTP cost, next to one that does nothing."""
+    options = HttpOptions(
+        stores=tuple(STORES[name] for name in _choices(stores, STORES)),
+        tasks=tasks or (500 if quick else 3000),
+        rounds=rounds or (1 if quick else 5),
+        connections=connections,
+        folder=directory,
+    )
+    _show(measure_http(options, _report), print_http, as_json=as_json)
 
 
 @app.command

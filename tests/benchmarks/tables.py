@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_core", "print_postgres", "print_profile", "print_push", "print_simulation"]
+__all__ = ["print_core", "print_http", "print_postgres", "print_profile", "print_push", "print_simulation"]
 
 _THROUGHPUT = {
     "process": ("process", "{}"),
@@ -50,6 +50,21 @@ _LATENCY_NOTES = """\
 start → handler: from the start request in the engine to the handler's first line in the worker's process; one commit
 and one push. start → answer: the same request until its commit is durable and answered. handler → next: from one
 handler's return to the start of the next task's handler, both in the worker: two frames and one commit.
+"""
+_HTTP = {
+    "request": ("request", "{}"),
+    "store": ("store", "{}"),
+    "requests_per_second": ("requests/s", "{:,.0f}"),
+    "cpu_us": ("CPU µs each", "{:,.0f}"),
+    "requests_per_cpu_second": ("per CPU s", "{:,.0f}"),
+    "cpu_us_beyond_empty": ("CPU µs beyond empty", "{:,.0f}"),
+    "cpu_by_empty": ("CPU, empty = 1", "{:.1f}"),
+}
+_HTTP_NOTES = """\
+CPU is user and system time of the server's process, for each request. Empty handler: the same HTTP server and routing,
+and a handler that reads its request and answers {}. Fetch-and-lock locks 10 tasks with each request and sends them; a
+completion ends its instance, and is answered when that is durable. Each connection has one request at a time, so the
+rates are also what the clients, in one other process, can do. Rounds are interleaved; medians.
 """
 _CORE = {
     "name": ("engine", "{}"),
@@ -134,6 +149,13 @@ def print_push(console: Console, results: Mapping[str, Any]) -> None:
     if results["latency"]:
         _print_rows(console, "Dispatch latency, idle: one instance at a time (ms)", results["latency"], _LATENCY)
         console.print(_LATENCY_NOTES, highlight=False)
+
+
+def print_http(console: Console, results: Mapping[str, Any]) -> None:
+    _print_machine(console, results["machine"])
+    title = f"Requests over HTTP: {results['connections']} connections, {results['tasks']:,} tasks a round"
+    _print_rows(console, title, results["requests"], _HTTP)
+    console.print(_HTTP_NOTES, highlight=False)
 
 
 def print_core(console: Console, results: Mapping[str, Any]) -> None:

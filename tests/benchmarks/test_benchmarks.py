@@ -39,6 +39,19 @@ def test_push_measures_throughput_cost_and_latency() -> None:
     assert row["handler_to_next_handler_p50_ms"] > 0
 
 
+def test_http_measures_requests_next_to_an_empty_handler() -> None:
+    results = results_of("http", "--rounds", "1", "--tasks", "40", "--stores", "memory")
+    rows = {row["request"]: row for row in results["requests"]}
+    assert {name: row["rounds"][0]["requests"] for name, row in rows.items()} == {
+        "empty handler": 40,
+        "fetch-and-lock, 10 tasks": 4,
+        "complete": 40,
+    }
+    assert rows["empty handler"]["cpu_by_empty"] == 1
+    assert rows["fetch-and-lock, 10 tasks"]["cpu_us"] > rows["empty handler"]["cpu_us"] > 0
+    assert all(row["requests_per_second"] > 0 for row in rows.values())
+
+
 def test_core_measures_our_own(core: Any) -> None:
     rows = {row["name"]: row for row in core["contestants"]}
     assert rows["decisions"]["cpu_of_decisions"] == rows["embedded"]["cpu_of_embedded"] == 1
