@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Generator, Iterator
@@ -27,6 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sim-seed", type=int, default=1, help="the first seed that is simulated")
     parser.addoption("--sim-seeds", type=int, default=8, help="how many small seeds are simulated, and a large one")
     parser.addoption("--failover", action="store_true", help="also let a standby take the place of its primary")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal() -> None:
+    """Processes that run tests side by side are told the width of a terminal, which none of them has."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(wrapper=True)
