@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 
 from stellwerk.app import CannotListen, open_engine, serve_engine
 from stellwerk.app.config import AppConfig
+from stellwerk.server.auth.gate import KEY_SECONDS_MAX
 from stellwerk.system.logging import LogLevel
 from stellwerk.worker import Worker, WorkerGaveUp
 
@@ -435,3 +436,80 @@ async def test_workers_within_the_process_need_no_credential(serve: Any, tmp_pat
         stranger.task("stock")(pay)
         with pytest.raises(WorkerGaveUp, match="a credential is needed"):
             await stranger.serve()
+
+
+async def test_I3_over_websocket_nobody_acts_on_leases_that_are_not_its_own(serve: Any) -> None:
+    async with serve() as client:
+        admin = await client.make_key()
+        names: dict[str, Any] = {"topics": ["payment"], "processes": ["order"]}
+        bound = await client.make_key(by=admin, scopes=["worker"], worker_ids=["w-1"], **names)
+        for process in ("order", "secret"):
+            await client.ask("POST", "/process-instances", {"process_def_id": process}, credential=admin)
+        polls = [("victim", "payment", "lease_lost"), ("w-1", "stock", "forbidden")]
+        async with worker_session(client, credential=bound) as session:
+            await session.next("welcome")
+            for ref, (worker_id, topic, code) in enumerate(polls):
+                poll = {"worker_id": worker_id, "task_types": [topic]}
+                fetched = await client.ask("POST", "/external-tasks/fetch-and-lock", poll, credential=admin)
+                lease = {"task_id": fetched.body[0]["task_id"], "fence": fetched.body[0]["fence"]}
+                requests: list[dict[str, Any]] = [
+                    {"type": "extend", "lock_duration_ms": 60_000},
+                    {"type": "release", "started": False},
+                    {"type": "complete", "variables": {"stolen": True}},
+                    {"type": "fail", "message": "no"},
+                    {"type": "bpmn_error", "code": "E"},
+                ]
+                for number, request in enumerate(requests):
+                    await session.say(ref=10 * ref + number, **request, **lease)
+                    nack = await session.next("nack")
+                    assert (nack["ref"], nack["code"]) == (10 * ref + number, code), request
+                done = {"worker_id": worker_id, "fence": lease["fence"]}
+                path = f"/external-tasks/{lease['task_id']}/complete"
+                assert (await client.ask("POST", path, done, credential=admin)).status == 200
+
+
+async def test_who_is_bound_to_some_names_makes_no_keys_that_are_not(serve: Any) -> None:
+    async with serve() as client:
+        admin = await client.make_key()
+        for names in ({"processes": ["order"]}, {"topics": ["payment"]}, {"worker_ids": ["w"]}):
+            bound = await client.make_key(by=admin, scopes=["admin"], **names)
+            made = await client.ask("POST", "/keys", {"name": "free", "scopes": ["admin"]}, credential=bound)
+            revoked = await client.ask("DELETE", f"/keys/{admin.split('_')[1]}", credential=bound)
+            assert (made.status, revoked.status) == (403, 403)
+        assert (await client.ask("GET", "/keys", credential=admin)).status == 200
+
+
+async def test_a_start_whose_key_is_revoked_while_its_body_comes_is_not_done(serve: Any) -> None:
+    async with serve() as client:
+        admin = await client.make_key()
+        key = await client.make_key(by=admin, scopes=["client"])
+        body = b'{"process_def_id": "order"}'
+        head = f"POST /api/v1/process-instances HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n"
+        stream = await trio.open_tcp_stream("127.0.0.1", int(client.engine.url.rpartition(":")[2]))
+        async with stream:
+            await stream.send_all(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:5])
+            assert (await client.ask("DELETE", f"/keys/{key.split('_')[1]}", credential=admin)).status == 200
+            await trio.sleep(KEY_SECONDS_MAX + 0.1)  # a request that comes at once is not looked at again
+            await stream.send_all(body[5:])
+            with trio.fail_after(10):
+                assert bytes(await stream.receive_some(65536)).startswith(b"HTTP/1.1 401 ")
+        assert (await client.ask("GET", "/process-instances", credential=admin)).body["instances"] == []
+
+
+async def test_what_was_done_is_told_although_the_credential_ended_meanwhile(serve: Any, nursery: trio.Nursery) -> None:
+    async with serve() as client:
+        admin = await client.make_key()
+        key = await client.make_key(by=admin, scopes=["client"])
+
+        async def revoke() -> None:
+            await trio.sleep(0.2)
+            await client.ask("DELETE", f"/keys/{key.split('_')[1]}", credential=admin)
+
+        nursery.start_soon(revoke)
+        wait_ms = int(KEY_SECONDS_MAX * 1000) + 500
+        started = await client.ask(
+            "POST", "/process-instances", {"process_def_id": "order", "wait_ms": wait_ms}, credential=key
+        )
+        assert started.status == 201
+        rows = (await client.ask("GET", "/process-instances", credential=admin)).body["instances"]
+        assert [row["instance_id"] for row in rows] == [started.body["instance_id"]]

@@ -136,7 +136,7 @@ class PullRequests:
         task, fence = await self._lease(task_id, worker_id, fence)
         _check_holder(task, fence, worker_id)
         began = self._services.ports.clock.monotonic()
-        answer = await self._operate(ExtendLease(task_id, fence, duration_ms))
+        answer = await self._operate(ExtendLease(task_id, fence, duration_ms, worker_id))
         _checked(answer)
         assert answer.task is not None
         held = self._services.leases.get(task_id, fence)
@@ -152,7 +152,7 @@ class PullRequests:
             _check_holder(task, fence, worker_id)
         elif fence is None:
             fence = task.fence
-        answer = await self._operate(ReleaseLeases((ReleaseLease(task_id, fence, None, started),)))
+        answer = await self._operate(ReleaseLeases((ReleaseLease(task_id, fence, None, started, worker_id),)))
         _checked(answer)
         assert answer.task is not None
         if answer.task.state is TaskState.LOCKED:

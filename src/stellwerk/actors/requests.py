@@ -13,6 +13,7 @@ import attrs
 
 from stellwerk.actors.bounds import check_lock_duration, check_task_id
 from stellwerk.actors.committer import Committer
+from stellwerk.actors.credentials import require_process, require_topic
 from stellwerk.actors.dispatcher import TopicDispatcher
 from stellwerk.actors.instance import Envelope
 from stellwerk.actors.lease_commands import (
@@ -39,6 +40,7 @@ from stellwerk.limits import Limits
 from stellwerk.ports import (
     ExtendLease,
     FailTask,
+    Identity,
     LeaseAnswer,
     LeaseAnswerKind,
     Operation,
@@ -102,6 +104,10 @@ class Requester(WorkerLink, Protocol):
 
     pending: Counter[tuple[str, int]]
 
+    @property
+    def identity(self) -> Identity:
+        """What its credential allows."""
+
     def acknowledge(self, ref: int) -> None: ...
 
     def refuse(self, ref: int, error: StellwerkError) -> None: ...
@@ -155,6 +161,7 @@ class WorkerRequests:
 
     async def _start(self, request: WorkerRequest) -> None:
         check_task_id(request.task_id, self._limits)
+        await self._check_rights(request)
         match request:
             case Complete():
                 await self._complete(request)
@@ -166,6 +173,22 @@ class WorkerRequests:
                 await self._extend(request)
             case Release():
                 await self._release(request)
+
+    async def _check_rights(self, request: WorkerRequest) -> None:
+        """What the session was given it may also answer for. Of other leases of its worker, which another session was
+        given, only those of topics and processes that its credential names.
+
+        :raises Forbidden: it names others.
+        """
+        identity = self._session.identity
+        held = self._services.leases.get(request.task_id, request.fence)
+        if not identity.is_restricted or (held is not None and held.link is self._session):
+            return
+        task = await self._services.ports.store.task(request.task_id)
+        if task is None:
+            raise NotFound(f"there is no task {request.task_id}")
+        require_topic(identity, task.topic)
+        require_process(identity, task.definition_id.rpartition(":")[0])
 
     # --- requests that the instance decides ------------------------------------------------------------------------
 
@@ -244,7 +267,8 @@ class WorkerRequests:
                 held.link.renewed([(held, answer.task)])
             self._answer(request, lease_outcome(answer))
 
-        await self._operate(request, ExtendLease(request.task_id, request.fence, request.lock_duration_ms), answered)
+        wish = ExtendLease(request.task_id, request.fence, request.lock_duration_ms, self._session.holder.worker_id)
+        await self._operate(request, wish, answered)
 
     async def _release(self, request: Release) -> None:
         def answered(answer: LeaseAnswer) -> None:
@@ -252,7 +276,7 @@ class WorkerRequests:
                 self._services.returned(answer.task)
             self._answer(request, lease_outcome(answer))
 
-        wish = ReleaseLease(request.task_id, request.fence, None, request.started)
+        wish = ReleaseLease(request.task_id, request.fence, None, request.started, self._session.holder.worker_id)
         await self._operate(request, ReleaseLeases((wish,)), answered)
 
     async def _operate(

@@ -134,6 +134,11 @@ class WorkerSession:
         begun = self.hello.begun
         return None if begun is None else tuple((lease.task_id, lease.fence) for lease in begun)
 
+    @property
+    def identity(self) -> Identity:
+        """What its credential allows."""
+        return self.credential.identity
+
     # --- WorkerLink ------------------------------------------------------------------------------------------------
 
     @property

@@ -169,6 +169,7 @@ class Fail:
 class Extend:
     fence: int
     duration_ms: int
+    worker_id: str | None = None
 
 
 @frozen
@@ -183,6 +184,7 @@ class Release:
     session_id: str | None
     """Only from this session; None: the worker itself releases."""
     started: bool
+    worker_id: str | None = None
 
 
 @frozen
@@ -339,14 +341,17 @@ def _unmet_condition(task: ExternalTask, command: LeaseCommand, now_ms: InstantM
         case Renew():
             return None if _holder(task).session_id == command.session_id else lost
         case Release():
-            return None if command.session_id in (None, _holder(task).session_id) else lost
+            is_his = command.session_id in (None, _holder(task).session_id)
+            return None if is_his and not _is_foreign(task, command.worker_id) else lost
+        case Extend():
+            return lost if _is_foreign(task, command.worker_id) else None
         case Resume():
             return None if _may_resume(_holder(task), command.holder) else lost
         case Expire():
             if _is_live(task, now_ms):
                 return lost
             return LeaseAnswerKind.NEEDS_INSTANCE if expiry_needs_instance(task) else None
-        case Extend() | Cancel() | Drain() | Requeue():
+        case Cancel() | Drain() | Requeue():
             return None
         case _:
             assert_never(command)

@@ -54,6 +54,11 @@ class Identity:
     def has(self, scope: Scope) -> bool:
         return any(scope in _INCLUDED[own] for own in self.scopes)
 
+    @property
+    def is_restricted(self) -> bool:
+        """To some topics or processes."""
+        return self.topics is not None or self.processes is not None
+
     def may_be_worker(self, worker_id: str) -> bool:
         return _matches(self.worker_ids, worker_id)
 

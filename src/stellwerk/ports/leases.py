@@ -90,6 +90,8 @@ class ExtendLease:
     task_id: str
     fence: int
     duration_ms: int
+    worker_id: str | None = None
+    """Only where this worker holds it; None: whoever does."""
 
 
 @frozen
@@ -117,6 +119,8 @@ class ReleaseLease:
     """Set when the engine takes the lease back: only from that session. None: the worker itself releases."""
     started: bool
     """True: a single-try task stays LOCKED until it expires (consistency.md 14)."""
+    worker_id: str | None = None
+    """As in `ExtendLease`."""
 
 
 @frozen

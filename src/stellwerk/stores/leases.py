@@ -113,7 +113,7 @@ def fail_task(tables: Tables, operation: FailTask, now_ms: InstantMs) -> LeaseAn
 
 
 def extend_lease(tables: Tables, operation: ExtendLease, now_ms: InstantMs) -> LeaseAnswer:
-    command = Extend(operation.fence, operation.duration_ms)
+    command = Extend(operation.fence, operation.duration_ms, operation.worker_id)
     return _apply(tables, operation.task_id, operation.fence, command, now_ms)
 
 
@@ -126,7 +126,13 @@ def renew_leases(tables: Tables, operation: RenewLeases, now_ms: InstantMs) -> t
 
 def release_leases(tables: Tables, operation: ReleaseLeases, now_ms: InstantMs) -> tuple[LeaseAnswer, ...]:
     return tuple(
-        _apply(tables, lease.task_id, lease.fence, Release(lease.fence, lease.session_id, lease.started), now_ms)
+        _apply(
+            tables,
+            lease.task_id,
+            lease.fence,
+            Release(lease.fence, lease.session_id, lease.started, lease.worker_id),
+            now_ms,
+        )
         for lease in operation.leases
     )
 

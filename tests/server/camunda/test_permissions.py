@@ -128,3 +128,12 @@ async def test_a_client_repairs_and_deploys_nothing(camunda: Any, keyed: Any, en
     ):
         reply = await send(camunda, client, method, path)
         assert (reply.status, reply.body["type"]) == (403, "AuthorizationException"), path
+
+
+async def test_who_may_use_some_processes_deploys_no_others(camunda: Any, keyed: Any) -> None:
+    operator = await keyed(scopes=["operator"], processes=["pay*"])
+    model = (await send(camunda, await keyed(scopes=["admin"]), "GET", "/process-definition/key/shipping/xml")).body
+    part = 'Content-Disposition: form-data; name="data"; filename="m.bpmn"'
+    form = f"--x\r\n{part}\r\n\r\n{model['bpmn20Xml']}\r\n--x--\r\n".encode()
+    reply = await camunda.send("POST", "/deployment/create", form, "multipart/form-data; boundary=x", headers=operator)
+    assert (reply.status, reply.body["type"]) == (403, "AuthorizationException")

@@ -21,7 +21,7 @@ from stellwerk.server.auth.gate import KEY_SECONDS_MAX, NOBODY, Gate
 from stellwerk.server.camunda.dialect import camunda
 from stellwerk.server.http.answers import answer_error, answer_http_exception, status_of
 from stellwerk.server.http.connection import Draining
-from stellwerk.server.http.context import ApiContext, Dialect, Endpoint, RunEndpoint, identity_of
+from stellwerk.server.http.context import STILL_ALLOWED, ApiContext, Dialect, Endpoint, RunEndpoint, identity_of
 from stellwerk.server.http.endpoints.definitions import DefinitionEndpoints
 from stellwerk.server.http.endpoints.documents import DocumentEndpoints
 from stellwerk.server.http.endpoints.external_tasks import ExternalTaskEndpoints
@@ -32,7 +32,7 @@ from stellwerk.server.http.endpoints.keys import KeyEndpoints
 from stellwerk.server.http.endpoints.operations import HealthEndpoints, OperationEndpoints
 from stellwerk.server.http.endpoints.people import PeopleEndpoints
 from stellwerk.server.http.endpoints.tasks import TaskEndpoints
-from stellwerk.server.http.leases import give_back_polled
+from stellwerk.server.http.leases import give_back_polled, has_polled
 from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.http.sites import is_foreign, is_public_name
 from stellwerk.server.processcube.dialect import processcube
@@ -62,6 +62,10 @@ _AREAS: Sequence[type[_Area]] = (
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _HEADERS = ("authorization", "content-type", "idempotency-key", "x-api-key")
 """Those that pages of other origins may use, where their origin is allowed."""
+
+_READING = ("GET", "HEAD")
+_LEEWAY_MS = 10_000
+"""As for a token at the door."""
 
 
 class Api:
@@ -137,7 +141,9 @@ class Api:
             began = self._clock.monotonic()
             try:
                 response = await endpoint.run(request)
-                await self._check_still(request, self._clock.monotonic() - began)
+                if request.method in _READING or has_polled(request):
+                    # What is durable is told all the same: nobody repeats what was done.
+                    await self._check_still(request, self._clock.monotonic() - began)
                 return response
             except BaseException:
                 give_back_polled(request)
@@ -186,6 +192,12 @@ class Api:
         is_trusted = request.scope.get("stellwerk.trusted") is True
         identity = ANYBODY if is_trusted else await self._gate.caller(request.scope["headers"])
         _identify(request, identity)
+        began = self._clock.monotonic()
+
+        async def check_again() -> None:
+            await self._check_still(request, self._clock.monotonic() - began)
+
+        request.scope[STILL_ALLOWED] = check_again
         if not identity.has(endpoint.scope):
             raise Forbidden(f"{identity.name} may not do this: it needs the scope {endpoint.scope}")
 
@@ -199,7 +211,7 @@ class Api:
         identity = request.scope.get("stellwerk.identity", NOBODY)
         if identity != NOBODY:
             await self._gate.check(identity)
-            if identity.expires_at_ms is not None and identity.expires_at_ms <= self._clock.wall_ms():
+            if identity.expires_at_ms is not None and identity.expires_at_ms + _LEEWAY_MS <= self._clock.wall_ms():
                 raise Unauthenticated("the credential ran out while the request waited")
 
     def _tell_refused(self, request: Request, endpoint: Endpoint, action: str, error: StellwerkError) -> None:

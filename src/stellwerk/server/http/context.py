@@ -26,6 +26,7 @@ from stellwerk.server.http.structuring import structure_body, structure_query
 
 __all__ = [
     "QUICK_ROWS_MAX",
+    "STILL_ALLOWED",
     "ApiContext",
     "Dialect",
     "Endpoint",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+STILL_ALLOWED = "stellwerk.still_allowed"
+"""In the scope of a request: raises `Unauthenticated` when its credential has ended since it was looked at."""
 Page = TypeVar("Page", bound=PageQuery)
 RunEndpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -134,6 +137,10 @@ class ApiContext:
                 body += more
                 if len(body) > bytes_max:
                     raise LimitExceeded(f"more than {bytes_max} bytes")
+        # A body may come slowly, and the credential end meanwhile.
+        still_allowed = request.scope.get(STILL_ALLOWED)
+        if still_allowed is not None:
+            await still_allowed()
         return bytes(body)
 
     # --- answers

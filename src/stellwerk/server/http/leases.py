@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from stellwerk.actors.polls import PolledTasks
 
-__all__ = ["LeasesResponse", "give_back_polled", "note_polled"]
+__all__ = ["LeasesResponse", "give_back_polled", "has_polled", "note_polled"]
 
 _POLLED = "stellwerk.polled"
 
@@ -36,6 +36,11 @@ class LeasesResponse(Response):
 def note_polled(request: Request, polled: PolledTasks) -> None:
     """From here to a `LeasesResponse` the request answers for the leases, see `give_back_polled`."""
     request.scope.setdefault(_POLLED, []).append(polled)
+
+
+def has_polled(request: Request) -> bool:
+    """Its answer hands over leases."""
+    return bool(request.scope.get(_POLLED, ()))
 
 
 def give_back_polled(request: Request) -> None:

@@ -10,11 +10,10 @@ from starlette.responses import Response
 
 from stellwerk.errors import Conflict, InvalidInput, NotFound
 from stellwerk.json_values import JsonValue
-from stellwerk.model.reader import read_definitions
 from stellwerk.ports import DefinitionRow, Scope
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint
-from stellwerk.server.http.endpoints.definitions import split_definition_id
+from stellwerk.server.http.endpoints.definitions import process_keys_in, split_definition_id
 from stellwerk.server.http.permissions import allowed_processes, check_definition, check_process
 from stellwerk.server.http.xml_texts import encoded_as_declared
 from stellwerk.server.processcube import shapes
@@ -63,18 +62,12 @@ class DefinitionEndpoints:
         texts = enumerate(_texts(body.xml))
         files = [(f"xml[{index}]", encoded_as_declared(text, f"$.xml[{index}]")) for index, text in texts]
         if body.overwrite_existing is False or allowed_processes(request) is not None:
-            for key in await self._node.ports.background.run_sync(partial(self._keys_in, files)):
+            for key in await self._node.ports.background.run_sync(partial(process_keys_in, files, self._node.limits)):
                 check_process(request, key)
                 if body.overwrite_existing is False:
                     await self._refuse_existing(key)
         await self._node.deploy(files)
         return no_content()
-
-    def _keys_in(self, files: Sequence[tuple[str, bytes]]) -> Sequence[str]:
-        """Of files that are not too large; the others will be refused."""
-        limits = self._node.limits
-        readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
-        return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]
 
     async def _refuse_existing(self, key: str) -> None:
         if await self._node.ports.store.latest_definition(key) is not None:

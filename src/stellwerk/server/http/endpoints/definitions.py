@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.errors import InvalidInput
+from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
 from stellwerk.model.reader import read_definitions
 from stellwerk.ports import DefinitionRow, Scope
@@ -26,7 +27,7 @@ from stellwerk.server.http.permissions import (
 )
 from stellwerk.server.http.xml_texts import encoded_as_declared
 
-__all__ = ["DefinitionEndpoints", "split_definition_id"]
+__all__ = ["DefinitionEndpoints", "process_keys_in", "split_definition_id"]
 
 _DEPLOYMENT_FILES_WORTH = 4
 """A deployment may be as long as so many of the largest files."""
@@ -67,7 +68,7 @@ class DefinitionEndpoints:
         body = await self._context.body(request, requests.DeployRequest, bytes_max)
         files = [(file.name, _file_bytes(file, index)) for index, file in enumerate(body.files)]
         if allowed_processes(request) is not None:
-            for key in await self._node.ports.background.run_sync(partial(self._keys_in, files)):
+            for key in await self._node.ports.background.run_sync(partial(process_keys_in, files, self._node.limits)):
                 check_process(request, key)
         deployment = await self._node.deploy(
             files,
@@ -82,12 +83,6 @@ class DefinitionEndpoints:
             },
             201,
         )
-
-    def _keys_in(self, files: Sequence[tuple[str, bytes]]) -> Sequence[str]:
-        """Of files that are not too large; the others will be refused."""
-        limits = self._node.limits
-        readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
-        return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]
 
     @about("All versions of all processes", shapes.Definitions)
     async def definitions(self, request: Request) -> Response:
@@ -153,3 +148,9 @@ def _file_bytes(file: requests.DeployFile, index: int) -> bytes:
         return base64.b64decode(file.xml_base64, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(f"not base64 @ {where}.xml_base64") from None
+
+
+def process_keys_in(files: Sequence[tuple[str, bytes]], limits: Limits) -> Sequence[str]:
+    """Of files (name, content) that are not too large; the others will be refused. Takes long: for the background."""
+    readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
+    return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]

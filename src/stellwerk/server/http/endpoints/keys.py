@@ -8,7 +8,7 @@ import attrs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stellwerk.errors import InvalidInput, NotFound
+from stellwerk.errors import Forbidden, InvalidInput, NotFound
 from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.ports import ApiKeyRow, Identity, RevokeApiKey, Scope, StoreApiKey
 from stellwerk.server.auth.gate import Gate
@@ -16,7 +16,7 @@ from stellwerk.server.auth.keys import digest_of, new_key
 from stellwerk.server.http import requests, shapes
 from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
-from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths, identity_of
 
 __all__ = ["KeyEndpoints", "NewKey"]
 
@@ -58,6 +58,7 @@ class KeyEndpoints:
     @about("Make an API key", shapes.CreatedKey, status=201, body=NewKey)
     async def create(self, request: Request) -> Response:
         wanted = await self._context.body(request, NewKey)
+        _check_unbound(request)
         ports = self._node.ports
         text, key = new_key(ports.entropy)
         now_ms = ports.clock.wall_ms()
@@ -88,6 +89,7 @@ class KeyEndpoints:
     async def revoke(self, request: Request) -> Response:
         """Also one that was revoked before: it is what was wanted."""
         self._context.query(request, requests.NoQuery)
+        _check_unbound(request)
         key_id = request.path_params["key_id"]
         if await self._node.ports.store.api_key(key_id) is None:
             raise NotFound("there is no API key with this id")
@@ -95,6 +97,13 @@ class KeyEndpoints:
         if self._gate is not None:
             self._gate.forget(key_id)
         return answer({})
+
+
+def _check_unbound(request: Request) -> None:
+    """:raises Forbidden: the caller is bound to some names, and a key that it made might be bound to none."""
+    identity = identity_of(request)
+    if identity.is_restricted or identity.worker_ids is not None:
+        raise Forbidden(f"{identity.name} is bound to some workers, topics or processes: it makes and revokes no keys")
 
 
 def _identity_of(wanted: NewKey, key_id: str, now_ms: InstantMs) -> Identity:
