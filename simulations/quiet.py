@@ -182,6 +182,8 @@ class QuietPhase:
                 yield f"{host} holds {len(node.leases)} leases, and every instance has ended"
             if len(node.doubts):
                 yield f"{host} doubts {len(node.doubts)} leases, and every instance has ended"
+            if not node.leases.are_settled:
+                yield f"{host} keeps room for {node.leases.under_way} leases, and every instance has ended"
 
 
 def _is_open(row: InstanceSummary) -> bool:

@@ -66,7 +66,8 @@ INVARIANTS: Mapping[str, str] = {
     "P0": "No unexpected exception.",
     "P1": "No livelock.",
     "P2": "No deadlock.",
-    "P3": "Nothing is left over: when every instance has ended, no node holds or doubts a lease any more.",
+    "P3": "Nothing is left over: when every instance has ended, no node holds or doubts a lease any more, or keeps "
+    "room for one.",
     "P4": "Nothing outside of the simulation is reached for.",
     "V1": "Once faults are over, every instance ends or waits for an operator: no progress for a minute is a failure.",
     "V2": "The same while a node or workers are dead for ever.",

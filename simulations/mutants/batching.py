@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         name="birth-room-leaks",
         what="Room that was kept for a task which is leased at birth stays taken when the task has arrived (rule 10).",
-        invariants=("V3", "V1", "V2"),
+        invariants=("P3", "V3", "V1", "V2"),
         patches=(
             Rewrite(
                 "stellwerk.actors.births:TopicBirths.born",

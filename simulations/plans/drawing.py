@@ -52,6 +52,12 @@ _SCALES: dict[Size, _Scale] = {
     "large": _Scale(nodes=3, workers=10, chaos_seconds=30.0, instances=60, storm_workers=(0, 0, 0, 8), sqlite=0.1),
 }
 
+_LAST_SECONDS = (1.1, 2.5)
+"""Longer than whoever lives sleeps between two looks into the store."""
+
+_LAST_AMOUNT = 0.5
+"""Of those that have one."""
+
 _INSTANCES_MAX = 60
 """About 200 tasks: more of them cost time and show nothing new."""
 
@@ -97,7 +103,7 @@ def draw_plan(
     plan = attrs.evolve(
         plan,
         faults=_draw_faults(dice.at("fault"), plan, emphasis),
-        instances=_draw_instances(dice.at("instance"), plan, count, workloads or _weights(emphasis)),
+        instances=_draw_instances(dice.at("instance"), count, workloads or _weights(emphasis), _latest(plan, emphasis)),
     )
     check(plan)
     return plan
@@ -131,7 +137,7 @@ class _Hardship:
     def befalls(self, kind: FaultKind) -> bool:
         if self._is_swarm and kind in self.emphasis.without:
             return False
-        return kind in self.emphasis.faults or self.strikes(kind)
+        return kind in self.emphasis.faults or kind == self.emphasis.last or self.strikes(kind)
 
 
 # --- the world -------------------------------------------------------------------------------------------------------
@@ -156,7 +162,7 @@ def _draw_options(dice: Dice, hardship: _Hardship, scale: _Scale, overrides: Map
 
 def _draw_fleet(dice: Dice, hardship: _Hardship, scale: _Scale) -> dict[str, Any]:
     return {
-        "nodes": scale.nodes,
+        "nodes": 1 if hardship.emphasis.is_alone else scale.nodes,
         "workers": scale.workers,
         "spare_nodes": 1 if hardship.strikes("spare node") else 0,
         "storm_workers": dice.pick(scale.storm_workers, "storm_workers"),
@@ -242,7 +248,17 @@ def _draw_faults(dice: Dice, plan: Plan, emphasis: Emphasis) -> tuple[Fault, ...
         for kind in plan.options.kinds
         for number in range(1, _how_many(dice, kind, plan.options.chaos_seconds * emphasis.faults.get(kind, 1)) + 1)
     ]
+    if emphasis.last in plan.options.kinds:
+        faults.append(_draw_last(dice, emphasis.last, plan))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.key)))
+
+
+def _draw_last(dice: Dice, kind: FaultKind, plan: Plan) -> Fault:
+    """One that is under way when the safety phase ends. Number 0: it comes on top of the others."""
+    fault = draw_fault(dice, kind, 0, plan)
+    seconds = dice.at(fault.key).between(*_LAST_SECONDS, "until the end")
+    at = round(max(0.0, plan.options.chaos_seconds - seconds), 3)
+    return attrs.evolve(fault, at=at, seconds=_LAST_SECONDS[1], amount=fault.amount and _LAST_AMOUNT)
 
 
 def _how_many(dice: Dice, kind: FaultKind, chaos_seconds: float) -> int:
@@ -255,8 +271,12 @@ def _weights(emphasis: Emphasis) -> dict[str, int]:
     return {name: weight * emphasis.workloads.get(name, 1) for name, weight in WEIGHTS.items()}
 
 
-def _draw_instances(dice: Dice, plan: Plan, count: int, workloads: Mapping[str, int]) -> tuple[InstanceSpec, ...]:
-    latest = plan.options.chaos_seconds * 0.8
+def _latest(plan: Plan, emphasis: Emphasis) -> float:
+    """Until when instances are started: most plans leave them time to get into trouble."""
+    return plan.options.chaos_seconds * (0.8 if emphasis.last is None else 1.0)
+
+
+def _draw_instances(dice: Dice, count: int, workloads: Mapping[str, int], latest: float) -> tuple[InstanceSpec, ...]:
     specs = [_draw_instance(dice, f"i{number}", latest, workloads) for number in range(1, count + 1)]
     return tuple(sorted(specs, key=lambda spec: (spec.at, spec.key)))
 

@@ -36,8 +36,13 @@ class Emphasis:
     """Values that are drawn in place of the usual ones."""
     lock_ms: tuple[int, ...] = ()
     """Likewise."""
+    last: FaultKind | None = None
+    """One more of these, which lasts until the end of the safety phase: what it does to those who live then, no later
+    restart heals. And instances come until then."""
     loses_hosts: bool = False
     """One node and one worker never come back."""
+    is_alone: bool = False
+    """One node: what it forgets, no other one does."""
     crowd: int = 1
     """How many times as many instances as elsewhere: nobody is idle."""
 
@@ -55,10 +60,14 @@ EMPHASES: tuple[Emphasis, ...] = (
     ),
     Emphasis(
         name="outages",
-        why="the store is away now and then, and no node is started again afterwards",
-        faults={"database_unavailable": 3, "database_refuses": 2, "database_read_only": 2},
+        why="the store is away now and then, and nobody makes good for the one node, which is not started again",
+        faults={"database_refuses": 8, "database_unavailable": 3, "database_read_only": 2},
         without=_RESTARTS,
+        workloads={"message_race": 10, "messages": 6, "saga_parallel": 4},
+        last="database_refuses",
         loses_hosts=True,
+        is_alone=True,
+        crowd=2,
     ),
     Emphasis(
         name="messages",
@@ -69,10 +78,12 @@ EMPHASES: tuple[Emphasis, ...] = (
     ),
     Emphasis(
         name="timers",
-        why="nodes die with the timers that only they know of",
+        why="nodes die with the timers that only they know of, or the store is away when they are due",
         faults={"hints_lost": 3, "node_power_cut": 2, "database_refuses": 2},
-        workloads={"boundary_timer": 6, "reminders": 6, "message_race": 4},
+        workloads={"boundary_timer": 6, "reminders": 6, "message_race": 16},
+        last="database_refuses",
         loses_hosts=True,
+        crowd=2,
     ),
     Emphasis(
         name="together",

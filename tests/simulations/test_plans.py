@@ -177,6 +177,26 @@ def test_sizes() -> None:
     assert (small.options.chaos_seconds, large.options.chaos_seconds) == (12, 30)
 
 
+def test_in_some_plans_the_store_fails_until_the_end_and_only_there_do_instances_come_until_then() -> None:
+    plans = [draw_plan(seed, "small", mode) for seed in range(44) for mode in get_args(Mode)]
+    endings = {plan.label: faults_of(plan)["database_refuses-0"] for plan in plans if _ends_in_refusals(plan)}
+    assert 0 < len(endings) < len(plans) / 2
+    for fault in endings.values():
+        assert fault.at < 12 - 1 < 12 <= fault.at + fault.seconds
+    late = {plan.label for plan in plans if plan.instances[-1].at > 0.8 * 12}
+    assert late
+    assert late <= endings.keys()
+
+
+def _ends_in_refusals(plan: Plan) -> bool:
+    return "database_refuses-0" in faults_of(plan)
+
+
+def test_some_plans_have_one_node_on_a_shared_store() -> None:
+    plans = [draw_plan(seed, "small", "swarm", backend="shared") for seed in range(22)]
+    assert {plan.options.nodes for plan in plans} == {1, 2}
+
+
 def test_hosts_stand_still_for_shorter_and_for_longer_than_a_lease() -> None:
     plans = [draw_plan(seed) for seed in range(40)]
     frozen = [
