@@ -62,9 +62,8 @@ class Access:
             nursery.start_soon(self._tokens.keys.run)
         elif not self._is_local and not await has_keys(self._ports.store):
             raise CannotListen(f"{self._host}: {_ONLY_HERE}")
-        await self.gate.look()
-        if self.gate.is_open:
-            nursery.start_soon(self.gate.watch)
+        await self.gate.look_first()
+        nursery.start_soon(self.gate.watch)
 
     @property
     def told(self) -> str:

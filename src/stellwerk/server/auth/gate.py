@@ -60,12 +60,14 @@ class Gate:
         self._tokens = tokens
         self.is_open = may_be_open and tokens is None
         """Everybody is `ANYBODY`."""
+        self._is_unknown = False
+        """Whether there are keys could not be told yet: nobody comes in meanwhile."""
         self._rows: OrderedDict[str, _Read] = OrderedDict()
 
     async def watch(self) -> None:
         """Close it soon after the first key was made, by whichever node. Requests do not wait for that: an engine whose
         database is away still tells how it is."""
-        while self.is_open:
+        while self.is_open or self._is_unknown:
             await self._clock.sleep(KEY_SECONDS_MAX)
             try:
                 await self.look()
@@ -74,12 +76,22 @@ class Gate:
 
     async def look(self) -> None:
         """Close it if there is a key. :raises StoreUnavailable: that cannot be told now."""
-        if self.is_open and await has_keys(self._store):
-            self.close()
+        if self.is_open or self._is_unknown:
+            if await has_keys(self._store):
+                self.close()
+            elif self._is_unknown:  # still: the first key may have been made here meanwhile
+                self.is_open, self._is_unknown = True, False
+
+    async def look_first(self) -> None:
+        """Before anybody is let in. Where it cannot be told now whether there are keys, nobody is until it can."""
+        try:
+            await self.look()
+        except StoreUnavailable:
+            self.is_open, self._is_unknown = False, True
 
     def close(self) -> None:
         """For good: there is a key."""
-        self.is_open = False
+        self.is_open = self._is_unknown = False
 
     def forget(self, key_id: str) -> None:
         """It was revoked, on this node."""
@@ -87,6 +99,8 @@ class Gate:
 
     async def identify(self, credential: str | None) -> Identity:
         """:raises Unauthenticated: it is missing or not good. StoreUnavailable: that cannot be told now."""
+        if self._is_unknown:
+            await self.look()
         if self.is_open:
             return ANYBODY
         if credential is None:
