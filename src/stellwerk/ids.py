@@ -1,4 +1,4 @@
-"""Identifiers: UUIDs of version 7, so that rows that are created together lie together in an index.
+"""Identifiers: UUIDs of version 7, so that rows that are created together lie together in an index; names of processes.
 
 The pure core draws no random numbers: it gets a `FreshIds`, which counts upwards from a seed that was drawn outside.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterable
 
 from stellwerk.instants import InstantMs
 
-__all__ = ["FreshIds", "derived_id"]
+__all__ = ["FreshIds", "derived_id", "is_among", "process_key_of"]
 
 _COUNTER_BITS = 74
 _RAND_B_BITS = 62
@@ -68,3 +69,13 @@ def derived_id(*parts: str) -> str:
     value = (value & ~(0xF << 76)) | (0x8 << 76)
     value = (value & ~(0x3 << 62)) | (0x2 << 62)
     return str(uuid.UUID(int=value))
+
+
+def process_key_of(definition_id: str) -> str:
+    """Of ``key:version``. A key without a version, as some requests have it, is itself."""
+    return definition_id.rpartition(":")[0] or definition_id
+
+
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of them is this name, or ends with ``*`` and the name begins like it."""
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)

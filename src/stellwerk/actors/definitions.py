@@ -11,6 +11,7 @@ import attrs
 
 from stellwerk.actors.committer import Committer
 from stellwerk.errors import Conflict, InvalidInput, InvariantBroken, LimitExceeded, NotFound, StellwerkError
+from stellwerk.ids import process_key_of
 from stellwerk.limits import Limits
 from stellwerk.model.checks import check_executable
 from stellwerk.model.findings import capped
@@ -126,7 +127,7 @@ class Definitions:
     def forget(self, definition_id: str) -> None:
         """It may have been deleted."""
         self._parsed.pop(definition_id, None)
-        self.forget_latest([definition_id.rpartition(":")[0]])
+        self.forget_latest([process_key_of(definition_id)])
 
     def _deployed(self, row: DefinitionRow) -> None:
         """Two deployments at the same moment may hear of their commits in any order: the newer one counts."""

@@ -26,7 +26,7 @@ from stellwerk.core.facts import Fact
 from stellwerk.core.history import encode_state
 from stellwerk.core.instance import InstanceState
 from stellwerk.errors import Conflict, InvariantBroken, NotFound, StellwerkError, StoreUnavailable
-from stellwerk.ids import FreshIds
+from stellwerk.ids import FreshIds, process_key_of
 from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
 from stellwerk.ports import (
@@ -376,6 +376,6 @@ class InstanceActor:
 
 
 def _new_instance(step: Step, state: InstanceState) -> NewInstance:
-    key = state.definition_id.rpartition(":")[0]
+    key = process_key_of(state.definition_id)
     must_be_newest = any(envelope.must_be_newest for envelope in step.accepted)
     return NewInstance(state.definition_id, key, state.business_key, must_be_newest, must_be_deployed=True)

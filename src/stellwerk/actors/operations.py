@@ -26,7 +26,7 @@ from stellwerk.core.commands import (
 from stellwerk.core.facts import InstanceStarted
 from stellwerk.core.instance import InstanceStatus
 from stellwerk.errors import Conflict, IdempotencyConflict, InvalidInput, LimitExceeded, NotFound, StellwerkError
-from stellwerk.ids import derived_id
+from stellwerk.ids import derived_id, process_key_of
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject, canonical, canonical_object, digest, dumps
 from stellwerk.limits import Limits
@@ -93,7 +93,7 @@ class NodeOperations(NodeTaskSettings):
         finally:
             self.definition_cache.forget(definition_id)
         self.ports.log.info("definition deleted", definition=definition_id)
-        self._definitions_changed([definition_id.rpartition(":")[0]])
+        self._definitions_changed([process_key_of(definition_id)])
 
     def _definitions_changed(self, process_keys: Sequence[str]) -> None:
         self.clockwork.match_messages()

@@ -14,6 +14,7 @@ import regex
 from stellwerk.actors.polls import TaskConditions
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import InvalidInput, StellwerkError
+from stellwerk.ids import is_among, process_key_of
 from stellwerk.json_values import JsonValue, canonical, loads
 from stellwerk.limits import Limits
 
@@ -56,14 +57,7 @@ def _fits(task: ExternalTask, wanted: TaskConditions) -> bool:
         return False
     if wanted.definition_ids is not None and task.definition_id not in wanted.definition_ids:
         return False
-    if wanted.process_keys is None:
-        return True
-    process_key = task.definition_id.rpartition(":")[0]
-    return any(_names(one, process_key) for one in wanted.process_keys)
-
-
-def _names(pattern: str, name: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+    return wanted.process_keys is None or is_among(process_key_of(task.definition_id), wanted.process_keys)
 
 
 def _has_variables(text: bytes, wanted: Sequence[tuple[str, JsonValue]]) -> bool:

@@ -35,6 +35,7 @@ from stellwerk.errors import (
     StellwerkError,
     StoreUnavailable,
 )
+from stellwerk.ids import process_key_of
 from stellwerk.json_values import JsonValue, digest, loads
 from stellwerk.limits import Limits
 from stellwerk.ports import (
@@ -188,7 +189,7 @@ class WorkerRequests:
         if task is None:
             raise NotFound(f"there is no task {request.task_id}")
         require_topic(identity, task.topic)
-        require_process(identity, task.definition_id.rpartition(":")[0])
+        require_process(identity, process_key_of(task.definition_id))
 
     # --- requests that the instance decides ------------------------------------------------------------------------
 

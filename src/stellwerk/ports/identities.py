@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import attrs
 
+from stellwerk.ids import is_among
 from stellwerk.instants import InstantMs
 from stellwerk.values import frozen
 
@@ -102,6 +103,4 @@ class RevokeApiKey:
 
 
 def _matches(allowed: Iterable[str] | None, name: str) -> bool:
-    if allowed is None:
-        return True
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
+    return allowed is None or is_among(name, allowed)

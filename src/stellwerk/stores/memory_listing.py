@@ -8,10 +8,11 @@ from heapq import nsmallest
 from typing import Any, TypeVar
 
 from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.ids import is_among, process_key_of
 from stellwerk.instants import InstantMs
 from stellwerk.ports import InstanceFilter, InstanceSummary, TaskQuery, TopicBacklog
 from stellwerk.stores.memory_tables import MemoryTables
-from stellwerk.stores.tables import no_page_after, split_names
+from stellwerk.stores.tables import no_page_after
 
 __all__ = [
     "count_tasks",
@@ -37,18 +38,13 @@ def _fits(row: InstanceSummary, wanted: InstanceFilter, has_incident: bool) -> b
     return (
         wanted.status in (None, row.status)
         and wanted.process_key in (None, row.process_key)
-        and (wanted.process_keys is None or _is_named(row.process_key, wanted.process_keys))
+        and (wanted.process_keys is None or is_among(row.process_key, wanted.process_keys))
         and wanted.definition_id in (None, row.definition_id)
         and wanted.business_key in (None, row.business_key)
         and wanted.with_incident in (None, has_incident)
         and (wanted.started_from_ms is None or row.started_at_ms >= wanted.started_from_ms)
         and (wanted.started_before_ms is None or row.started_at_ms < wanted.started_before_ms)
     )
-
-
-def _is_named(name: str, patterns: Iterable[str]) -> bool:
-    names, beginnings = split_names(patterns)
-    return name in names or name.startswith(beginnings)
 
 
 def _newest_first(row: InstanceSummary) -> tuple[int, tuple[int, ...]]:
@@ -82,7 +78,7 @@ def _is_of(task: ExternalTask, wanted: TaskQuery) -> bool:
     return (
         wanted.topic in (None, task.topic)
         and wanted.definition_id in (None, task.definition_id)
-        and wanted.process_key in (None, task.definition_id.rpartition(":")[0])
+        and wanted.process_key in (None, process_key_of(task.definition_id))
         and wanted.element_id in (None, task.element_id)
         and (wanted.business_key is None or wanted.business_key == task.business_key)
     )

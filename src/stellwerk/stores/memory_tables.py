@@ -13,6 +13,7 @@ import attrs
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, Holder, TaskAttempt, TaskState
 from stellwerk.core.lease import expiry_needs_instance
+from stellwerk.ids import process_key_of
 from stellwerk.instants import InstantMs
 from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, InstanceSummary, MessageRow, NewInstance, ProcessRow
 from stellwerk.stores.sorted_keys import SortedKeys
@@ -379,14 +380,14 @@ class MemoryTables:
         self._undo.append(versions.pop)
 
     def has_definition(self, definition_id: str) -> bool:
-        versions = self.definitions.get(definition_id.rpartition(":")[0], ())
+        versions = self.definitions.get(process_key_of(definition_id), ())
         return any(row.definition_id == definition_id for row in versions)
 
     def has_instances_of(self, definition_id: str) -> bool:
         return any(row.definition_id == definition_id for row in self.instances.values())
 
     def delete_definition(self, definition_id: str) -> None:
-        key = definition_id.rpartition(":")[0]
+        key = process_key_of(definition_id)
         left = [row for row in self.definitions[key] if row.definition_id != definition_id]
         self._replace(self.definitions, key, left)
 

@@ -21,13 +21,12 @@ from stellwerk.server.camunda.typed_values import date_text, kept_variables, typ
 from stellwerk.server.camunda.views import definition_view, instance_view, self_link
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
-from stellwerk.server.http.endpoints.definitions import process_keys_in, split_definition_id
-from stellwerk.server.http.permissions import allowed_processes, check_definition, check_process, may_see_definition
+from stellwerk.server.http.endpoints.definitions import split_definition_id
+from stellwerk.server.http.permissions import check_definition, check_process, may_see_definition
+from stellwerk.server.http.visibility import check_files
 
 __all__ = ["DeploymentEndpoints"]
 
-_FILES_WORTH = 4
-"""A deployment may be as long as so many of the largest files."""
 _FORM_BYTES_MAX = 64 * 1024
 """What a form may hold beside its files."""
 _MODELS = (".bpmn", ".bpmn20.xml")
@@ -62,15 +61,10 @@ class DeploymentEndpoints:
 
     async def deploy(self, request: Request) -> Response:
         """All files or none. What has not changed is not deployed again, whether the client asks for that or not."""
-        bytes_max = _FILES_WORTH * self._node.limits.definition_bytes_max + _FORM_BYTES_MAX
-        body = await self._context.raw_body(request, bytes_max)
+        body = await self._context.raw_body(request, self._context.deployment_bytes_max + _FORM_BYTES_MAX)
         read = partial(read_form, body, request.headers.get("content-type"))
         form = _form_of(await self._node.ports.background.run_sync(read))
-        if allowed_processes(request) is not None:
-            for key in await self._node.ports.background.run_sync(
-                partial(process_keys_in, form.models, self._node.limits)
-            ):
-                check_process(request, key)
+        await check_files(request, self._node, form.models)
         deployment = await self._node.deploy(form.models)
         left_out = deployment.unchanged if form.only_changes else ()
         return answer(self._deployment_view(form, [row for row in deployment.definitions if row.key not in left_out]))

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from stellwerk.errors import NotFound, NotServed
 from stellwerk.json_values import JsonObject
 from stellwerk.ports import InstanceFilter, InstanceSummary, Scope
-from stellwerk.server.camunda.reading import Row, collected, list_body, list_query, payload
+from stellwerk.server.camunda.lists import ListEndpoints
+from stellwerk.server.camunda.reading import Row, collected, list_query, payload
 from stellwerk.server.camunda.shapes import ProcessInstancesQuery, ValuesQuery, VariablesRequest
 from stellwerk.server.camunda.typed_values import kept_value, kept_variables, typed_value, typed_variables
 from stellwerk.server.camunda.views import instance_view, self_link
@@ -39,10 +40,7 @@ class InstanceEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", _PATH, self.instances, Scope.CLIENT),
-            Endpoint("POST", _PATH, self.asked_instances, Scope.CLIENT),
-            Endpoint("GET", f"{_PATH}/count", self.count, Scope.CLIENT),
-            Endpoint("POST", f"{_PATH}/count", self.asked_count, Scope.CLIENT),
+            *ListEndpoints(self._context, _PATH, ProcessInstancesQuery, self._rows).endpoints,
             Endpoint("GET", _ONE, self.instance, Scope.CLIENT),
             Endpoint("DELETE", _ONE, self.delete, Scope.OPERATOR),
             Endpoint("GET", f"{_ONE}/variables", self.variables, Scope.CLIENT),
@@ -52,24 +50,6 @@ class InstanceEndpoints:
         )
 
     # --- lists -------------------------------------------------------------------------------------------------------
-
-    async def instances(self, request: Request) -> Response:
-        return await self._list(request, list_query(request, ProcessInstancesQuery))
-
-    async def asked_instances(self, request: Request) -> Response:
-        return await self._list(request, await list_body(self._context, request, ProcessInstancesQuery))
-
-    async def count(self, request: Request) -> Response:
-        rows = await self._rows(request, list_query(request, ProcessInstancesQuery))
-        return answer({"count": len(rows)})
-
-    async def asked_count(self, request: Request) -> Response:
-        rows = await self._rows(request, await list_body(self._context, request, ProcessInstancesQuery))
-        return answer({"count": len(rows)})
-
-    async def _list(self, request: Request, query: ProcessInstancesQuery) -> Response:
-        rows = await self._rows(request, query)
-        return await self._context.answer_long(lambda: encoded(rows), len(rows))
 
     async def _rows(self, request: Request, query: ProcessInstancesQuery) -> list[Row]:
         if query.suspended:

@@ -12,17 +12,16 @@ from typing import TypeAlias
 
 import attrs
 from starlette.requests import Request
-from starlette.responses import Response
 
 from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.ids import process_key_of
 from stellwerk.json_values import JsonValue
-from stellwerk.ports import Identity, Scope, TaskQuery
-from stellwerk.server.camunda.reading import Row, collected, list_body, list_query, signed
+from stellwerk.ports import Identity, TaskQuery
+from stellwerk.server.camunda.lists import ListEndpoints
+from stellwerk.server.camunda.reading import Row, collected, signed
 from stellwerk.server.camunda.shapes import SliceQuery, TasksQuery
 from stellwerk.server.camunda.views import task_view
-from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
-from stellwerk.server.http.permissions import process_key_of
 
 __all__ = ["TaskListEndpoints"]
 
@@ -48,38 +47,16 @@ class TaskListEndpoints:
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        return (
-            Endpoint("GET", _PATH, self.tasks, Scope.CLIENT),
-            Endpoint("POST", _PATH, self.asked_tasks, Scope.CLIENT),
-            Endpoint("GET", f"{_PATH}/count", self.count, Scope.CLIENT),
-            Endpoint("POST", f"{_PATH}/count", self.asked_count, Scope.CLIENT),
-        )
+        return ListEndpoints(self._context, _PATH, TasksQuery, self._rows, self._count).endpoints
 
-    async def tasks(self, request: Request) -> Response:
-        return await self._list(request, list_query(request, TasksQuery))
-
-    async def asked_tasks(self, request: Request) -> Response:
-        return await self._list(request, await list_body(self._context, request, TasksQuery))
-
-    async def count(self, request: Request) -> Response:
-        return await self._count(request, list_query(request, TasksQuery))
-
-    async def asked_count(self, request: Request) -> Response:
-        return await self._count(request, await list_body(self._context, request, TasksQuery))
-
-    async def _list(self, request: Request, query: TasksQuery) -> Response:
-        rows = await self._rows(request, query)
-        return await self._context.answer_long(lambda: encoded(rows), len(rows))
-
-    async def _count(self, request: Request, query: TasksQuery) -> Response:
-        identity = identity_of(request)
-        if identity.topics is not None or identity.processes is not None:
-            return answer({"count": len(await self._rows(request, query))})
+    async def _count(self, request: Request, query: TasksQuery) -> int:
+        if identity_of(request).is_restricted:
+            return len(await self._rows(request, query))
         wanted = _conditions(query)
         of_open = [await self._node.count_tasks(one) for one in _open_queries(query, wanted)]
         failed = [self._failed(wanted)] if _asks_for_failed(query) else []
         rows = await collected(failed, _id_of, _plain_view, SliceQuery(), {})
-        return answer({"count": sum(of_open) + len(rows)})
+        return sum(of_open) + len(rows)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -9,15 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.errors import InvalidInput, NotFound
+from stellwerk.ids import process_key_of
 from stellwerk.json_values import JsonValue
 from stellwerk.ports import Identity, Scope, UserTaskFilter
-from stellwerk.server.camunda.reading import Row, collected, list_body, list_query, payload
+from stellwerk.server.camunda.lists import ListEndpoints
+from stellwerk.server.camunda.reading import Row, collected, list_query, payload
 from stellwerk.server.camunda.shapes import AssigneeRequest, CompleteUserTaskRequest, UserTasksQuery, ValuesQuery
 from stellwerk.server.camunda.typed_values import kept_variables, typed_variables
 from stellwerk.server.camunda.views import user_task_view, variables_of
-from stellwerk.server.http.answers import answer, encoded
+from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
-from stellwerk.server.http.permissions import check_definition, process_key_of
+from stellwerk.server.http.permissions import check_definition
 
 __all__ = ["UserTaskEndpoints"]
 
@@ -43,10 +45,7 @@ class UserTaskEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", _PATH, self.tasks, Scope.CLIENT),
-            Endpoint("POST", _PATH, self.asked_tasks, Scope.CLIENT),
-            Endpoint("GET", f"{_PATH}/count", self.count, Scope.CLIENT),
-            Endpoint("POST", f"{_PATH}/count", self.asked_count, Scope.CLIENT),
+            *ListEndpoints(self._context, _PATH, UserTasksQuery, self._rows).endpoints,
             Endpoint("GET", _ONE, self.task, Scope.CLIENT),
             Endpoint("GET", f"{_ONE}/variables", self.variables, Scope.CLIENT),
             Endpoint("POST", f"{_ONE}/complete", self.complete, Scope.CLIENT),
@@ -57,23 +56,6 @@ class UserTaskEndpoints:
         )
 
     # --- lists -------------------------------------------------------------------------------------------------------
-
-    async def tasks(self, request: Request) -> Response:
-        return await self._list(request, list_query(request, UserTasksQuery))
-
-    async def asked_tasks(self, request: Request) -> Response:
-        return await self._list(request, await list_body(self._context, request, UserTasksQuery))
-
-    async def count(self, request: Request) -> Response:
-        return answer({"count": len(await self._rows(request, list_query(request, UserTasksQuery)))})
-
-    async def asked_count(self, request: Request) -> Response:
-        query = await list_body(self._context, request, UserTasksQuery)
-        return answer({"count": len(await self._rows(request, query))})
-
-    async def _list(self, request: Request, query: UserTasksQuery) -> Response:
-        rows = await self._rows(request, query)
-        return await self._context.answer_long(lambda: encoded(rows), len(rows))
 
     async def _rows(self, request: Request, query: UserTasksQuery) -> list[Row]:
         if query.suspended:

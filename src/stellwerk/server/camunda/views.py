@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
+from stellwerk.ids import process_key_of
 from stellwerk.instants import InstantMs
 from stellwerk.json_values import JsonObject, JsonValue, loads
 from stellwerk.ports import DefinitionRow, InstanceSummary
 from stellwerk.server.camunda.typed_values import date_text, typed_variables
-from stellwerk.server.http.permissions import process_key_of
 
 __all__ = [
     "definition_view",

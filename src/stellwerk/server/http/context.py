@@ -51,6 +51,7 @@ _ENVELOPE_BYTES_MAX = 64 * 1024
 _ESCAPED_PER_BYTE_MAX = 3
 """Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
 _WHOLE_AT_ONCE = 2
+_DEPLOYMENT_FILES_WORTH = 4
 _LOOKS_FOR_CLIENT = 2
 """One in which the loop hears of it, one in which whoever watches the client does."""
 _KEY_CHARS_MAX = 255
@@ -92,6 +93,11 @@ class ApiContext:
     """Other processes behind the same port."""
     whole_instances: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(_WHOLE_AT_ONCE))
     """For what reads everything about an instance: the lives of fifty large ones do not fit into memory at once."""
+
+    @property
+    def deployment_bytes_max(self) -> int:
+        """A deployment may be as long as so many of the largest files."""
+        return _DEPLOYMENT_FILES_WORTH * self.node.limits.definition_bytes_max
 
     # --- requests
 

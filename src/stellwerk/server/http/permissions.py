@@ -7,6 +7,7 @@ from starlette.requests import Request
 from stellwerk.actors.credentials import require_process, require_topic, require_worker_id
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import Forbidden
+from stellwerk.ids import process_key_of
 from stellwerk.server.http.context import identity_of
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "check_unrestricted",
     "check_worker_id",
     "may_see_definition",
-    "process_key_of",
 ]
 
 
@@ -67,8 +67,3 @@ def allowed_processes(request: Request) -> tuple[str, ...] | None:
 def may_see_definition(request: Request, definition_id: str) -> bool:
     """For rows of lists: those of other processes are left out."""
     return identity_of(request).may_see(process_key_of(definition_id))
-
-
-def process_key_of(definition_id: str) -> str:
-    """Also a key without a version, as some requests have it."""
-    return definition_id.rpartition(":")[0] or definition_id

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from starlette.requests import Request
 
 from stellwerk.actors.node import Node
 from stellwerk.errors import NotFound
+from stellwerk.model.reader import read_definitions
 from stellwerk.ports import InstanceSummary
 from stellwerk.server.http.context import identity_of
 from stellwerk.server.http.permissions import allowed_processes, check_process
 
-__all__ = ["check_incident", "check_instance", "check_user_task", "visible_rows"]
+__all__ = ["check_files", "check_incident", "check_instance", "check_user_task", "process_keys_in", "visible_rows"]
+
+
+async def check_files(request: Request, node: Node, files: Sequence[tuple[str, bytes]]) -> None:
+    """:raises Forbidden: one of the files (name, content) that are to be deployed has another process in it."""
+    if allowed_processes(request) is not None:
+        for key in await process_keys_in(node, files):
+            check_process(request, key)
+
+
+async def process_keys_in(node: Node, files: Sequence[tuple[str, bytes]]) -> Sequence[str]:
+    """Of files (name, content) that are not too large; the others will be refused."""
+
+    def read() -> list[str]:
+        readable = [xml for _, xml in files if len(xml) <= node.limits.definition_bytes_max]
+        return [process.key for xml in readable for process in read_definitions(xml, limits=node.limits).processes]
+
+    return await node.ports.background.run_sync(read)
 
 
 async def check_instance(request: Request, node: Node, instance_id: str) -> None:
@@ -23,21 +41,26 @@ async def check_instance(request: Request, node: Node, instance_id: str) -> None
 
 async def check_user_task(request: Request, node: Node, user_task_id: str) -> None:
     """:raises Forbidden: it is of another process; NotFound: it is not open."""
-    if allowed_processes(request) is None:
-        return
-    row = await node.ports.store.user_task(user_task_id)
-    if row is None:
-        raise NotFound(f"there is no open user task {user_task_id}")
-    await check_instance(request, node, str(row["instance_id"]))
+    await _check_open(request, node, node.ports.store.user_task, "user task", user_task_id)
 
 
 async def check_incident(request: Request, node: Node, incident_id: str) -> None:
     """:raises Forbidden: it is of another process; NotFound: it is not open."""
+    await _check_open(request, node, node.ports.store.incident, "incident", incident_id)
+
+
+async def _check_open(
+    request: Request,
+    node: Node,
+    read: Callable[[str], Awaitable[Mapping[str, object] | None]],
+    kind: str,
+    row_id: str,
+) -> None:
     if allowed_processes(request) is None:
         return
-    row = await node.ports.store.incident(incident_id)
+    row = await read(row_id)
     if row is None:
-        raise NotFound(f"there is no open incident {incident_id}")
+        raise NotFound(f"there is no open {kind} {row_id}")
     await check_instance(request, node, str(row["instance_id"]))
 
 

@@ -13,8 +13,9 @@ from stellwerk.json_values import JsonValue
 from stellwerk.ports import DefinitionRow, Scope
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint
-from stellwerk.server.http.endpoints.definitions import process_keys_in, split_definition_id
+from stellwerk.server.http.endpoints.definitions import split_definition_id
 from stellwerk.server.http.permissions import allowed_processes, check_definition, check_process
+from stellwerk.server.http.visibility import process_keys_in
 from stellwerk.server.http.xml_texts import encoded_as_declared
 from stellwerk.server.processcube import shapes
 from stellwerk.server.processcube.catalogue import Catalogue, definition_view, model_view
@@ -25,8 +26,6 @@ __all__ = ["DefinitionEndpoints"]
 _DEFINITIONS = "/process_definitions"
 _MODELS = "/process_models"
 _INSTANCE = "/process_instances/{instance_id}"
-_DEPLOYMENT_FILES_WORTH = 4
-"""A deployment may be as long as so many of the largest files."""
 
 
 class DefinitionEndpoints:
@@ -57,12 +56,11 @@ class DefinitionEndpoints:
     # --- deploying
 
     async def deploy(self, request: Request) -> Response:
-        bytes_max = _DEPLOYMENT_FILES_WORTH * self._node.limits.definition_bytes_max
-        body = await body_of(self._context, request, shapes.DeployRequest, bytes_max)
+        body = await body_of(self._context, request, shapes.DeployRequest, self._context.deployment_bytes_max)
         texts = enumerate(_texts(body.xml))
         files = [(f"xml[{index}]", encoded_as_declared(text, f"$.xml[{index}]")) for index, text in texts]
         if body.overwrite_existing is False or allowed_processes(request) is not None:
-            for key in await self._node.ports.background.run_sync(partial(process_keys_in, files, self._node.limits)):
+            for key in await process_keys_in(self._node, files):
                 check_process(request, key)
                 if body.overwrite_existing is False:
                     await self._refuse_existing(key)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from stellwerk.core.external_task import ExternalTask, TaskState
+from stellwerk.ids import process_key_of
 from stellwerk.instants import to_rfc3339
-from stellwerk.server.http.permissions import process_key_of
 
 __all__ = ["OWNER", "correlation_of", "external_task", "external_task_data", "given"]
 

@@ -15,6 +15,7 @@ import attrs
 
 from stellwerk.core.changes import RowChanges
 from stellwerk.core.external_task import ExternalTask, OutcomeKind, TaskAttempt
+from stellwerk.ids import process_key_of
 from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     ApiKeyRow,
@@ -236,7 +237,7 @@ class Wanted:
             case SetProcessEnabled():
                 self._add_process(operation.key)
             case DeleteDefinition():
-                self._add_process(operation.definition_id.rpartition(":")[0])
+                self._add_process(process_key_of(operation.definition_id))
                 self.definition_ids.add(operation.definition_id)
             case PublishMessage():
                 self.messages.add(operation.message.message_id)

@@ -6,6 +6,7 @@ from typing import Any
 
 from stellwerk.core.changes import RowChanges
 from stellwerk.errors import Conflict, NotFound
+from stellwerk.ids import process_key_of
 from stellwerk.ports import (
     Changeset,
     Committed,
@@ -39,7 +40,7 @@ async def _definitions(world: StoreWorld) -> list[str]:
 
 
 def _start(world: StoreWorld, instance_id: str, definition_id: str = "order:1", **fields: Any) -> Changeset:
-    key = definition_id.rpartition(":")[0]
+    key = process_key_of(definition_id)
     new = NewInstance(definition_id, key, None, must_be_deployed=True, **fields)
     return world.changeset(instance_id, new_instance=new)
 

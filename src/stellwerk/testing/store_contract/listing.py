@@ -8,6 +8,7 @@ import pytest
 
 from stellwerk.core.changes import IncidentRow, NewTask, RowChanges
 from stellwerk.errors import InvalidInput
+from stellwerk.ids import process_key_of
 from stellwerk.ports import InstanceFilter, LeaseAnswer, NewInstance, SetTaskRetries, TaskQuery, TopicBacklog
 from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld, holder, new_task
 
@@ -59,7 +60,7 @@ async def _some_tasks(world: StoreWorld) -> None:
     """Of three instances, one after the other: a, b, c; d; e, f, g. Worker w1 holds a and f, w2 holds e."""
 
     async def instance(name: str, definition_id: str, business_key: str, *tasks: NewTask) -> None:
-        key = definition_id.rpartition(":")[0]
+        key = process_key_of(definition_id)
         start = NewInstance(definition_id, key, business_key)
         await world.step(name, RowChanges(new_tasks=tasks), new_instance=start)
         world.clock.advance(1_000)

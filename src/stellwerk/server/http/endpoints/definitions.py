@@ -5,32 +5,27 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.errors import InvalidInput
-from stellwerk.limits import Limits
 from stellwerk.model.process import FailurePolicy
-from stellwerk.model.reader import read_definitions
 from stellwerk.ports import DefinitionRow, Scope
 from stellwerk.server.http import requests, shapes, views
 from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
 from stellwerk.server.http.permissions import (
-    allowed_processes,
     check_definition,
     check_process,
     may_see_definition,
 )
+from stellwerk.server.http.visibility import check_files
 from stellwerk.server.http.xml_texts import encoded_as_declared
 
-__all__ = ["DefinitionEndpoints", "process_keys_in", "split_definition_id"]
+__all__ = ["DefinitionEndpoints", "split_definition_id"]
 
-_DEPLOYMENT_FILES_WORTH = 4
-"""A deployment may be as long as so many of the largest files."""
 _VERSION_DIGITS_MAX = 15
 _XML_HEADERS = {
     # A file of a user's is not to run as a page of ours in somebody's browser.
@@ -64,12 +59,9 @@ class DefinitionEndpoints:
         codes=("deploy_refused", "conflict"),
     )
     async def deploy(self, request: Request) -> Response:
-        bytes_max = _DEPLOYMENT_FILES_WORTH * self._node.limits.definition_bytes_max
-        body = await self._context.body(request, requests.DeployRequest, bytes_max)
+        body = await self._context.body(request, requests.DeployRequest, self._context.deployment_bytes_max)
         files = [(file.name, _file_bytes(file, index)) for index, file in enumerate(body.files)]
-        if allowed_processes(request) is not None:
-            for key in await self._node.ports.background.run_sync(partial(process_keys_in, files, self._node.limits)):
-                check_process(request, key)
+        await check_files(request, self._node, files)
         deployment = await self._node.deploy(
             files,
             failure_policy=None if body.failure_policy is None else FailurePolicy(body.failure_policy),
@@ -148,9 +140,3 @@ def _file_bytes(file: requests.DeployFile, index: int) -> bytes:
         return base64.b64decode(file.xml_base64, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(f"not base64 @ {where}.xml_base64") from None
-
-
-def process_keys_in(files: Sequence[tuple[str, bytes]], limits: Limits) -> Sequence[str]:
-    """Of files (name, content) that are not too large; the others will be refused. Takes long: for the background."""
-    readable = [xml for _, xml in files if len(xml) <= limits.definition_bytes_max]
-    return [process.key for xml in readable for process in read_definitions(xml, limits=limits).processes]
