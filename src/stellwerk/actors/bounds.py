@@ -20,6 +20,7 @@ __all__ = [
     "check_subscription",
     "check_task_id",
     "check_topic",
+    "check_variable_names",
     "shortened",
 ]
 
@@ -73,10 +74,17 @@ def check_subscription(message: Subscribe, limits: Limits) -> None:
     if not 0 <= message.max_tasks <= limits.worker_max_tasks_max:
         raise InvalidInput(f"max_tasks is 0 to {limits.worker_max_tasks_max} @ $.max_tasks")
     check_lock_duration(message.lock_duration_ms, limits)
-    if message.variables is not None:
-        if len(message.variables) > limits.variable_names_max:
-            raise InvalidInput(f"at most {limits.variable_names_max} variables can be named @ $.variables")
-        check_length("variables", "".join(message.variables), limits.message_bytes_max)
+    check_variable_names(message.variables or (), limits)
+
+
+def check_variable_names(names: Sequence[str], limits: Limits) -> None:
+    """Of those that are to be sent.
+
+    :raises InvalidInput: too many; LimitExceeded: they are too long together.
+    """
+    if len(names) > limits.variable_names_max:
+        raise InvalidInput(f"at most {limits.variable_names_max} variables can be named @ $.variables")
+    check_length("variables", "".join(names), limits.message_bytes_max)
 
 
 def check_task_id(task_id: str, limits: Limits, where: str = "$") -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import attrs
 
-from stellwerk.actors.bounds import check_length, check_lock_duration, check_task_id, check_topic, shortened
+from stellwerk.actors.bounds import check_lock_duration, check_task_id, check_topic, check_variable_names, shortened
 from stellwerk.actors.doubts import LeaseDoubts
 from stellwerk.actors.leases import Subscription
 from stellwerk.actors.mailbox import Reply
@@ -179,10 +179,7 @@ class Polling:
         check_topic(topic.topic, self._limits)
         canonical(topic.topic, "$.topic")
         check_lock_duration(topic.lock_duration_ms, self._limits)
-        names = topic.variables or ()
-        if len(names) > self._limits.variable_names_max:
-            raise InvalidInput(f"at most {self._limits.variable_names_max} variables can be named @ $.variables")
-        check_length("variables", "".join(names), self._limits.message_bytes_max)
+        check_variable_names(topic.variables or (), self._limits)
 
 
 def check_worker_id(worker_id: str, limits: Limits) -> None:
