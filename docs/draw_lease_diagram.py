@@ -32,6 +32,7 @@ PLACES = {
 ARROWS = {
     (READY, READY): ("M95 318 C70 372 150 372 130 322", (72, 366), "end"),
     (READY, LOCKED): ("M225 278 H401", (313, 270), "middle"),
+    (READY, FAILED): ("M225 266 L416 141", (352, 214), "middle"),
     (READY, CANCELLED): ("M185 318 V500 H401", (196, 440), "start"),
     (LOCKED, READY): ("M405 302 H229", (313, 320), "middle"),
     (LOCKED, LOCKED): ("M500 318 C500 384 590 384 535 321", (582, 350), "start"),

@@ -24,6 +24,8 @@ __all__ = ["NO_PROGRESS_SECONDS", "Progress", "QuietPhase"]
 
 NO_PROGRESS_SECONDS = 60.0
 """Longer than any lock, back-off and timer of the workloads."""
+SETTLE_SECONDS_MAX = 3_600.0
+"""In all. No sound run comes near: who makes progress for so long makes the same again and again."""
 WAIT_IN_VAIN_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 3.0
@@ -103,11 +105,9 @@ class QuietPhase:
 
     async def settle(self) -> None:
         """Until every instance has ended."""
-        self._progress.last = self._simulation.now()
+        began = self._progress.last = self._simulation.now()
         while not self._is_everything_done():
-            quiet_for = self._simulation.now() - self._progress.last
-            invariant = "V2" if self._cluster.plan.options.stays_dead else "V1"
-            self._simulation.properties.always(invariant, quiet_for < NO_PROGRESS_SECONDS, self._describe_standstill)
+            self._check_progress(began)
             self._look_for_waiting()
             await trio.sleep(_LOOK_SECONDS)
         await trio.sleep(_LAST_WORDS_SECONDS)
@@ -122,7 +122,14 @@ class QuietPhase:
     def _is_everything_done(self) -> bool:
         return self._cluster.client.is_done and not any(map(_is_open, self._backend.all_instances()))
 
-    def _describe_standstill(self) -> str:
+    def _check_progress(self, began: float) -> None:
+        now, always = self._simulation.now(), self._simulation.properties.always
+        invariant = "V2" if self._cluster.plan.options.stays_dead else "V1"
+        quiet_for, seconds = now - self._progress.last, now - began
+        always(invariant, quiet_for < NO_PROGRESS_SECONDS, lambda: self._standstill("no progress", NO_PROGRESS_SECONDS))
+        always(invariant, seconds < SETTLE_SECONDS_MAX, lambda: self._standstill("no end", SETTLE_SECONDS_MAX))
+
+    def _standstill(self, what: str, seconds: float) -> str:
         waiting = [record.spec.key for record in self._cluster.client.records.values() if not record.is_done]
         tasks: dict[str, list[str]] = {}
         for task in self._backend.all_tasks():
@@ -133,7 +140,7 @@ class QuietPhase:
             if _is_open(row)
         ]
         return (
-            f"no progress for {NO_PROGRESS_SECONDS:g} s; open: {'; '.join(open_instances[:5]) or 'nothing'}"
+            f"{what} for {seconds:g} s; open: {'; '.join(open_instances[:5]) or 'nothing'}"
             f" ({len(open_instances)} in all); the client waits for {', '.join(waiting[:5]) or 'nothing'}"
         )
 

@@ -6,6 +6,7 @@ from simulations.checks.reports import Reports
 from simulations.checks.shadow import Shadow
 from simulations.cluster.calls import ClientCall
 from simulations.cluster.http_client import Answer
+from stellwerk.json_values import JsonValue
 from stellwerk.stores.tables import ENDED_STATUSES
 
 __all__ = ["ClientChecks"]
@@ -37,8 +38,7 @@ class ClientChecks:
         if call.path.endswith("/process-instances") and isinstance(answer.json, dict):
             self._started(call, str(body.get("request_id")), str(answer.json.get("instance_id")))
         elif call.path.endswith("/messages") and isinstance(body.get("message_id"), str):
-            is_known = body["message_id"] in self._shadow.messages
-            self._check("D1", is_known, call, f"message {body['message_id']} was published, and no row knows it")
+            self._published(call, body["message_id"])
         elif call.path.endswith("/cancel"):
             self._cancelled(call, call.path.split("/")[-2])
 
@@ -51,6 +51,11 @@ class ClientChecks:
         self._check("I1", known == instance_id, call, f"{request_id} started {instance_id}, before it was {known}")
         is_there = instance_id in self._shadow.instances
         self._check("D1", is_there, call, f"{request_id} started {instance_id}, which no row knows")
+
+    def _published(self, call: ClientCall, message_id: JsonValue) -> None:
+        """Its time to live may have ended while the answer was under way."""
+        was_there = message_id in self._shadow.messages or message_id in self._shadow.dropped_messages
+        self._check("D1", was_there, call, f"message {message_id} was published, and no row knows it")
 
     def _cancelled(self, call: ClientCall, instance_id: str) -> None:
         row = self._shadow.instances.get(instance_id)

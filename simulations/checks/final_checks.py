@@ -8,7 +8,7 @@ from typing import Protocol
 from simulations.checks.commit_checks import CommitChecks
 from simulations.checks.reports import Reports
 from simulations.checks.shadow import OPEN_TASK_STATES, WAITING_TABLES, Shadow, label
-from stellwerk.core.changes import SubscriptionRow, TimerRow
+from stellwerk.core.changes import TimerRow
 from stellwerk.core.evolve import fold
 from stellwerk.core.external_task import ExternalTask, OutcomeKind, TaskState
 from stellwerk.core.instance import InstanceState
@@ -44,7 +44,7 @@ def final_checks(
         *_differences(shadow, checks.states, rows),
         *_forgotten_tasks(shadow.tasks.values(), now_ms - patience_ms),
         *_forgotten_timers(shadow, wall_ms - patience_ms),
-        *_unmatched(shadow, now_ms),
+        *_unmatched(shadow),
         *_unaccounted(shadow),
         *_left_over(shadow),
     ):
@@ -109,15 +109,11 @@ def _forgotten_timers(shadow: Shadow, before_ms: int) -> Iterator[tuple[str, str
             yield "M2", f"timer {timer_id} of instance {waiting.instance_id} was due at {waiting.row.due_at_ms}"
 
 
-def _unmatched(shadow: Shadow, now_ms: int) -> Iterator[tuple[str, str]]:
-    """A message and somebody who waits for it (rule 6)."""
-    awaited: dict[tuple[str, str], str] = {}
-    for subscription_id, waiting in shadow.waiting("subscriptions").items():
-        assert isinstance(waiting.row, SubscriptionRow)
-        awaited.setdefault((waiting.row.name, waiting.row.key), subscription_id)
+def _unmatched(shadow: Shadow) -> Iterator[tuple[str, str]]:
+    """A message and somebody who waits for it, or has done so before its time to live ended (rule 6)."""
     for message_id, stored in shadow.messages.items():
-        subscription_id = awaited.get((stored.row.name, stored.row.key), "")
-        if subscription_id and not stored.is_consumed and stored.row.expires_at_ms > now_ms:
+        subscription_id = None if stored.is_consumed else shadow.awaiting(stored.row)
+        if subscription_id is not None:
             yield "M1", f"message {message_id} and subscription {subscription_id} missed each other"
 
 

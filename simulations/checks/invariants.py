@@ -69,7 +69,8 @@ INVARIANTS: Mapping[str, str] = {
     "P3": "Nothing is left over: when every instance has ended, no node holds or doubts a lease any more, or keeps "
     "room for one.",
     "P4": "Nothing outside of the simulation is reached for.",
-    "V1": "Once faults are over, every instance ends or waits for an operator: no progress for a minute is a failure.",
+    "V1": "Once faults are over, every instance ends or waits for an operator: no progress for a minute is a failure, "
+    "and so is no end for an hour.",
     "V2": "The same while a node or workers are dead for ever.",
     "V3": "No READY task waits long while a worker that could take it is idle.",
 }

@@ -9,7 +9,7 @@ from simulations.checks.reports import Journal, Reports
 from simulations.world.rows import RowChange
 from stellwerk.core.changes import SubscriptionRow, TimerRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
-from stellwerk.ports import DefinitionRow, InstanceSummary
+from stellwerk.ports import DefinitionRow, InstanceSummary, MessageRow
 from stellwerk.stores.memory_tables import StoredMessage, Waiting
 
 __all__ = ["OPEN_TASK_STATES", "WAITING_TABLES", "Shadow", "label"]
@@ -46,6 +46,8 @@ class Shadow:
         """By instance: (table, key) of its tasks that are not over for good, and of what waits."""
         self.attempts_of: dict[str, int] = {}
         """How many attempts each task has."""
+        self.dropped_messages: dict[Hashable, None] = {}
+        """Ids of those whose row was there once."""
 
     @property
     def tasks(self) -> Mapping[str, ExternalTask]:
@@ -82,6 +84,17 @@ class Shadow:
     def waiting(self, table: str) -> Mapping[str, Waiting]:
         return cast("Mapping[str, Waiting]", self._tables[table])
 
+    def awaiting(self, message: MessageRow) -> str | None:
+        """A subscription that this message could reach, and that was opened while it lived."""
+        for subscription_id, waiting in self.waiting("subscriptions").items():
+            row = cast("SubscriptionRow", waiting.row)
+            is_for_any_key = message.instance_id is not None and not message.key
+            fits = row.name == message.name and (is_for_any_key or row.key == message.key)
+            is_receiver = message.instance_id in (None, waiting.instance_id)
+            if fits and is_receiver and waiting.at_ms < message.expires_at_ms:
+                return subscription_id
+        return None
+
     def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
         return (instance_id, dedupe_key) in self._tables["inbox"]
 
@@ -103,6 +116,8 @@ class Shadow:
             )
         if change.after is None:
             self._journal.remove(table, change.key)
+            if change.table == "messages":
+                self._journal.put(self.dropped_messages, change.key, None)
         else:
             self._journal.put(table, change.key, change.after)
         self._index(change)

@@ -36,7 +36,6 @@ class WaitingChecks:
         self._fired: dict[str, None] = {}
         self._explained = Explanations()
         self._transaction: Transaction | None = None
-        self._dropped: dict[str, None] = {}
 
     def begin(self, explained: Explanations, transaction: Transaction) -> None:
         self._explained = explained
@@ -138,7 +137,7 @@ class WaitingChecks:
 
     def message_written(self, change: RowChange) -> None:
         """Before the shadow takes it. Between publishing and arrival nothing but its time to live may take a message
-        away."""
+        away, and that only if nobody is there who waited for it before."""
         before, after = change.before, change.after
         if isinstance(before, StoredMessage) and not before.is_consumed:
             if after is None:
@@ -161,6 +160,9 @@ class WaitingChecks:
         limits = [operation.now_ms for operation in self._operations() if isinstance(operation, DropMessages)]
         is_over = bool(limits) and transaction is not None and row.expires_at_ms <= min(max(limits), transaction.now_ms)
         self._reports.always("M1", is_over, lambda: f"message {row.message_id} was dropped before its time")
+        awaited = self._shadow.awaiting(row)
+        what = f"message {row.message_id} was dropped, and subscription {awaited} had waited for it in time"
+        self._reports.always("M1", awaited is None, what)
         self._reports.sometimes("message: ran out of its time to live")
 
     def _check_consumed(self, before: StoredMessage) -> None:

@@ -23,12 +23,15 @@ class SimulatedClock(trio.abc.Clock):
     `trio.testing.wait_all_tasks_blocked` never returns under this clock.
     """
 
-    def __init__(self, on_deadlock: Callable[[], None]) -> None:
-        """:param on_deadlock: every task waits, and none for a time."""
+    def __init__(self, on_deadlock: Callable[[], None], on_time_up: Callable[[], None]) -> None:
+        """:param on_deadlock: every task waits, and none for a time.
+        :param on_time_up: `last_instant` has passed; asked each time that time goes on then."""
         self.seconds = 0.0
         self.rates: dict[str, float] = {}
         """Seconds that the clock of a host counts in a true one, by its name; of those that have one."""
+        self.last_instant = math.inf
         self._on_deadlock = on_deadlock
+        self._on_time_up = on_time_up
         self._sleepers: list[tuple[float, int, _Sleeper]] = []
         """A heap. Who woke up before, or is to wake up at another time now, stays in it until then."""
         self._numbers = count()
@@ -45,6 +48,8 @@ class SimulatedClock(trio.abc.Clock):
             self._on_deadlock()
         elif deadline > self.seconds:
             self.seconds = deadline
+            if deadline > self.last_instant:
+                self._on_time_up()
         self._wake_up()
         return 0.0
 

@@ -35,6 +35,8 @@ SCHEDULES = ("keyed", "fifo")
 _PRIVATE_NAMES = ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT")
 _LIVELOCK_STEPS = 50_000
 """Of tasks, without time passing."""
+_STEPS_MAX = 3_000_000
+"""Of tasks, in a whole run: many times what the largest plans need. Time may pass in ever so small parts."""
 _NOTED_MAX = 4_096
 _MASK = (1 << 64) - 1
 
@@ -65,6 +67,7 @@ class Scheduler(random.Random):
         self.steps = 0
         self._instant = -1.0
         self._steps_max = _LIVELOCK_STEPS
+        self._steps_in_all_max = _STEPS_MAX
         self._noted: list[str] = []
         """What ran, and is not in the hash yet."""
 
@@ -94,15 +97,19 @@ class Scheduler(random.Random):
 
     def _begin_instant(self, now: float) -> None:
         self._instant = now
-        self._steps_max = self.steps + _LIVELOCK_STEPS
+        self._steps_max = min(self.steps + _LIVELOCK_STEPS, self._steps_in_all_max)
         self._noted.append(f"\n{now:.6f}")
         if len(self._noted) > _NOTED_MAX:
             self._hash_noted()
 
     def _tell_of_livelock(self, batch: Sequence[Any]) -> None:
-        self._steps_max = self.steps + _LIVELOCK_STEPS
         names = sorted({f"{task.context.get(PLACE, '')} {task.name}" for task in batch})
-        self._on_livelock(f"{_LIVELOCK_STEPS} steps of tasks at one instant, now of {', '.join(names[:10])}")
+        if self.steps > self._steps_in_all_max:
+            what = f"{self.steps} steps of tasks and no end"
+        else:
+            what = f"{_LIVELOCK_STEPS} steps of tasks at one instant"
+        self._steps_max = self._steps_in_all_max = self.steps + _LIVELOCK_STEPS
+        self._on_livelock(f"{what}, now of {', '.join(names[:10])}")
 
     def _order(self, batch: list[Any], now: float) -> None:
         if not self._is_keyed:

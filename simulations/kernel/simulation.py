@@ -18,16 +18,18 @@ from simulations.kernel.trace import Trace
 __all__ = ["Simulation", "Stuck"]
 
 _IDLE_ROUNDS_MAX = 1_000
+_TAKING_DOWN_SECONDS_MAX = 600.0
+"""Simulated ones: what still waits then, although it was cancelled, would wait for ever."""
 
 
 class Stuck(RuntimeError):
-    """A run cannot be taken down: some task waits where it cannot be cancelled."""
+    """A run cannot be taken down: some task goes on, or waits, where it cannot be cancelled."""
 
 
 class Simulation:
     def __init__(self, seed: int, *, schedule: str = "keyed", keep_trace: bool = False) -> None:
         self.seed = seed
-        self.clock = SimulatedClock(self._deadlocked)
+        self.clock = SimulatedClock(self._deadlocked, self._time_is_up)
         self.trace = Trace(self.clock, is_kept=keep_trace)
         self.properties = Properties(self.trace, self.now, self.abort)
         self.scheduler = Scheduler(sub_seed(seed, "schedule"), schedule, self._livelocked)
@@ -52,6 +54,7 @@ class Simulation:
         self.is_over = True
         self.trace.is_closed = True
         self.properties.is_closed = True
+        self.clock.last_instant = self.clock.seconds + _TAKING_DOWN_SECONDS_MAX
         for tell in self.on_over:
             tell()
         if self._root is not None:
@@ -92,7 +95,14 @@ class Simulation:
             raise Stuck("the run cannot be taken down: every task waits where it cannot be cancelled")
 
     def _livelocked(self, what: str) -> None:
+        """As `_deadlocked`."""
+        if self.is_over:
+            raise Stuck(f"the run cannot be taken down: {what}")
         self.properties.always("P1", False, what)
+
+    def _time_is_up(self) -> None:
+        """As `_deadlocked`."""
+        raise Stuck(f"the run cannot be taken down: it still goes on after {_TAKING_DOWN_SECONDS_MAX:g} s")
 
     def _escaped(self, what: str) -> None:
         self.properties.always("P4", False, f"{what} was reached for, which is outside the simulation")

@@ -102,7 +102,8 @@ MUTANTS = (
         name="expiry-by-node-clock",
         number=7,
         what="The sweep judges locks by the wall clock of its node instead of the store's.",
-        invariants=("L4", "V1", "V2"),
+        # P0: the store asserts that what its query selects is past due for the lease machine too.
+        invariants=("L4", "P0", "V1", "V2"),
         patches=(
             Rewrite(
                 "stellwerk.actors.clockwork:Clockwork.reclaim_locks",

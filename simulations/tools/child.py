@@ -6,8 +6,10 @@ lines of the trace. What the engine prints goes to standard error.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -53,5 +55,7 @@ def _named(name: str) -> Simulate:
 
 
 if __name__ == "__main__":
+    # Who waits for too long asks so where it hangs; afterwards the signal does what it does else, and ends the process.
+    faulthandler.register(signal.SIGUSR1, chain=True)
     output, sys.stdout = sys.stdout, sys.stderr
     serve(sys.stdin, output, _named(sys.argv[1] if len(sys.argv) > 1 else _SIMULATE))

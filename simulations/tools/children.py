@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,8 +27,11 @@ T = TypeVar("T")
 _RUNS_MAX = 200
 """Then a child is replaced: what it has piled up shall not be what is tested."""
 _RUN_SECONDS_MAX = 300.0
-"""Of real time: a run that takes longer hangs."""
-_LAST_WORDS = 2_000
+"""Of real time: a run that takes longer hangs, in code that gives trio no turn, or the kernel would have ended it."""
+_LAST_WORDS_SECONDS = 5.0
+"""A process that hangs says where within that, and is killed."""
+_LAST_WORDS = 8_000
+"""Characters: the stack of a task under trio needs some thousands, and begins with what is of interest."""
 
 
 class ChildFailed(Exception):
@@ -87,7 +91,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         began = time.monotonic()
-        watchdog = threading.Timer(self._seconds_max, self._process.kill)
+        watchdog = threading.Timer(self._seconds_max, self._stop)
         watchdog.start()
         try:
             with suppress(BrokenPipeError):
@@ -100,8 +104,16 @@ class Child:
             return cast("dict[str, Any]", json.loads(answer))
         code = self._process.wait()
         is_late = time.monotonic() - began >= self._seconds_max
+        self._errors.done.wait(_LAST_WORDS_SECONDS)
         why = f"took more than {self._seconds_max:g} s" if is_late else f"ended with code {code}"
         raise ChildFailed(f"the process {why}: {self._errors.text}")
+
+    def _stop(self) -> None:
+        """The child writes where it is (see `child`), which ends it."""
+        self._process.send_signal(signal.SIGUSR1)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS_SECONDS)
+        self._process.kill()
 
     def close(self) -> None:
         self._process.kill()
@@ -157,15 +169,18 @@ class Children:
 
     def submit(self, plan: Plan, *, mutant: str | None = None) -> Future[Outcome]:
         """The future raises `ChildFailed`."""
-        return self._threads.submit(lambda: self._run(1, plan, mutant)[0])
+        return self._threads.submit(lambda: self._run(plan, mutant, [None])[0])
 
-    def submit_times(self, times: int, plan: Plan, *, mutant: str | None = None) -> Future[tuple[Outcome, ...]]:
-        """One after the other, in as many processes, whose hash seeds differ. The future raises `ChildFailed`."""
-        return self._threads.submit(self._run, times, plan, mutant)
+    def submit_twins(
+        self, plan: Plan, traces: Sequence[Path | None], *, mutant: str | None = None
+    ) -> Future[tuple[Outcome, ...]]:
+        """Once for each file that a trace goes to (or for None), one after the other, in as many processes, whose hash
+        seeds differ. The future raises `ChildFailed`."""
+        return self._threads.submit(self._run, plan, mutant, traces)
 
-    def _run(self, times: int, plan: Plan, mutant: str | None) -> tuple[Outcome, ...]:
+    def _run(self, plan: Plan, mutant: str | None, traces: Sequence[Path | None]) -> tuple[Outcome, ...]:
         with ExitStack() as taken:
-            return tuple(taken.enter_context(self._child()).run(plan, mutant=mutant) for _ in range(times))
+            return tuple(taken.enter_context(self._child()).run(plan, mutant=mutant, trace=trace) for trace in traces)
 
     @contextmanager
     def _child(self) -> Iterator[Child]:

@@ -94,11 +94,16 @@ def _drawn(seed: int, weights: Mix) -> tuple[str, Plan]:
     return f"{size} {mode}", draw_plan(seed, size, mode)
 
 
+def _name(kind: str, seed: int) -> str:
+    return f"{kind.replace(' ', '-')}-{seed}"
+
+
 @attrs.frozen
 class _Order:
     kind: str
     plan: Plan
-    is_twin: bool
+    traces: tuple[Path, ...] = ()
+    """Of a run that is done twice."""
 
 
 class Hunt:
@@ -154,9 +159,13 @@ class Hunt:
 
     def _begin(self, seed: int) -> None:
         kind, plan = self._draw(seed)
-        is_twin = chance(seed, _TWINS_SHARE, "twin")
-        order = self._children.submit_times(2 if is_twin else 1, plan, mutant=self.campaign.mutant)
-        self._orders[order] = _Order(kind, plan, is_twin)
+        mutant = self.campaign.mutant
+        if chance(seed, _TWINS_SHARE, "twin"):
+            traces = tuple((self._failures / f"{_name(kind, seed)}.{twin}.trace").resolve() for twin in "ab")
+            self._failures.mkdir(parents=True, exist_ok=True)
+            self._orders[self._children.submit_twins(plan, traces, mutant=mutant)] = _Order(kind, plan, traces)
+        else:
+            self._orders[self._children.submit_twins(plan, (None,), mutant=mutant)] = _Order(kind, plan)
 
     def _collect(self, under_way_max: int) -> None:
         """Until no more than that are under way."""
@@ -172,14 +181,17 @@ class Hunt:
             self._failed(order, f"[broke] {str(error).strip().splitlines()[-1]}")
             return
         self.campaign.add(order.kind, outcomes[0])
-        self.campaign.twins += order.is_twin
+        self.campaign.twins += bool(order.traces)
         if outcomes[0].invariant is not None:
             self._failed(order, outcomes[0].verdict)
         if len({outcome.digests for outcome in outcomes}) > 1:
-            self._failed(order, f"[not the same twice] see {PROGRAM} twins")
+            self._failed(order, "[not the same twice] see the traces beside its plan")
+        else:
+            for trace in order.traces:
+                trace.unlink()
 
     def _failed(self, order: _Order, verdict: str) -> None:
-        file = self._failures / f"{order.kind.replace(' ', '-')}-{order.plan.seed}.json"
+        file = self._failures / f"{_name(order.kind, order.plan.seed)}.json"
         write_file(file, to_json(order.plan))
         self.campaign.failures.append(f"{file}: {verdict}")
         self._progress.clear()

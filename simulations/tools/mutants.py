@@ -192,8 +192,14 @@ def _verdict(future: Future[Outcome]) -> tuple[str | None, str]:
     except ChildFailed as error:
         if "PatchFailed" in str(error):
             raise  # the bug is in no run: it must not look found
-        return _BROKE, str(error).strip().splitlines()[-1]
+        return _BROKE, _in_a_line(str(error))
     return outcome.invariant, outcome.verdict
+
+
+def _in_a_line(error: str) -> str:
+    """Of a traceback the last line says what it was; of a process that ended or hung, the first one."""
+    lines = error.strip().splitlines()
+    return lines[-1] if error.startswith("Traceback") else lines[0]
 
 
 # --- the table -----------------------------------------------------------------------------------------------------

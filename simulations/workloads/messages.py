@@ -26,6 +26,8 @@ def _catch(name: str) -> str:
 
 _SENT = ("never", "early", "late")
 _AFTER = {"early": (0.0, 1.0), "late": (1.5, 3.5)}
+_TTL_MS = {"early": None, "late": 0}
+"""Who sends late means whoever waits by then, and not for long: also when the engine is away meanwhile."""
 
 
 def _race_model() -> Model:
@@ -45,7 +47,15 @@ def _race_events(spec: InstanceSpec) -> tuple[Publish, ...]:
         return ()
     after = between(spec.seed, *_AFTER[sent], "sent after")
     message_id = f"paid {spec.key}"
-    return (Publish(after=after, name="paid", key=spec.key, message_id=message_id, variables={"amount": 12}),)
+    publish = Publish(
+        after=after,
+        name="paid",
+        key=spec.key,
+        message_id=message_id,
+        variables={"amount": 12},
+        ttl_ms=_TTL_MS[sent],
+    )
+    return (publish,)
 
 
 def _judge_race(spec: InstanceSpec, reading: Reading) -> Iterator[str]:

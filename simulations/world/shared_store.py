@@ -168,6 +168,9 @@ class SharedStore:
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(lambda rows: rows.topic_backlogs())
 
+    async def held_leases(self, worker_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        return await self._read(lambda rows: rows.held_leases(worker_ids))
+
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return await self._read(lambda rows: rows.attempts(task_id))
 
@@ -207,6 +210,9 @@ class SharedStore:
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         return await self._read(lambda rows: rows.awaited_names(limit))
+
+    async def receivers(self, name: str, limit: int) -> Sequence[tuple[str, str]]:
+        return await self._read(lambda rows: rows.receivers(name, limit))
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         return await self._read(lambda rows: rows.incident_counts(instance_ids))

@@ -22,6 +22,10 @@ JsonObject: TypeAlias = dict[str, object]
 DEPTH_MAX = 100
 """Nesting: deeper values are never data, and every reader on the way would have to recurse."""
 
+_PLAIN: frozenset[type] = frozenset({bool, int, type(None)})
+"""Values of these types are canonical as they are."""
+_NOTHING: frozenset[type] = frozenset()
+
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
@@ -34,6 +38,8 @@ def canonical(value: JsonValue, where: str = "$", depth: int = 0) -> JsonValue:
     if depth > DEPTH_MAX:
         raise InvalidInput(f"nested deeper than {DEPTH_MAX} @ {where}")
     match value:
+        case dict():
+            return canonical_object(value, where, depth)
         case None | bool():
             return value
         case str():
@@ -45,9 +51,11 @@ def canonical(value: JsonValue, where: str = "$", depth: int = 0) -> JsonValue:
                 raise InvalidInput(f"{value} is no JSON number @ {where}")
             return value + 0.0
         case list() | tuple():
-            return [canonical(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-        case dict():
-            return canonical_object(value, where, depth)
+            plain = _PLAIN if depth < DEPTH_MAX else _NOTHING
+            return [
+                item if type(item) in plain else canonical(item, f"{where}[{index}]", depth + 1)
+                for index, item in enumerate(value)
+            ]
         case _:
             raise InvalidInput(f"{type(value).__name__} is no JSON value @ {where}")
 
@@ -57,10 +65,17 @@ def canonical_object(value: JsonValue, where: str = "$", depth: int = 0) -> Json
     if not isinstance(value, dict):
         raise InvalidInput(f"an object is expected, not {type(value).__name__} @ {where}")
     result: JsonObject = {}
+    may_have_values = depth < DEPTH_MAX
     for name, item in value.items():
         if not isinstance(name, str):
             raise InvalidInput(f"a name must be a string, not {type(name).__name__} @ {where}")
-        result[_text(name, where)] = canonical(item, f"{where}.{name}", depth + 1)
+        checked = name if name.isascii() and "\x00" not in name else _text(name, where)
+        # An object may have a hundred thousand values, of which most are numbers or short texts.
+        kind = type(item)
+        if may_have_values and (kind in _PLAIN or (kind is str and item.isascii() and "\x00" not in item)):
+            result[checked] = item
+        else:
+            result[checked] = canonical(item, f"{where}.{name}", depth + 1)
     return result
 
 

@@ -13,6 +13,9 @@ class Limits:
     """Variables of a start, a result or a message. What is accepted can also be delivered (see `frame_bytes_max`)."""
     frame_bytes_max: int = 4 * 1024 * 1024
     """A WebSocket frame: room for a payload after JSON escaping, with its envelope."""
+    bodies_bytes_max: int = 64 * 1024 * 1024
+    """Bodies of HTTP requests that are in memory at a time, over all connections; a large one is worth several times
+    as much while it is worked on. One by itself may be longer (a deployment of the largest files)."""
     definition_bytes_max: int = 10 * 1024 * 1024
     """A BPMN file. The largest public one has 3 MB."""
     definition_elements_max: int = 100_000
@@ -48,6 +51,8 @@ class Limits:
     """What waits to be written to one worker; beyond, the worker reads too slowly and is disconnected."""
     session_write_ms_max: int = 10_000
     """One write to a worker may take so long."""
+    request_topics_max: int = 200
+    """Topics of one request for tasks: each begins with a look into the store."""
     delivery_timeout_ms: int = 5_000
     polls_max: int = 10_000
     """Requests for tasks that wait at a time; beyond, they are refused for now."""
@@ -56,6 +61,8 @@ class Limits:
     filtered_hints_max: int = 100_000
     """The same while a worker filters: so many waiting tasks that nobody takes do not hide the others behind them."""
     filter_chars_max: int = 1_000
+    worker_filters_max: int = 100
+    """Different filters of one worker for one topic at a time: each keeps in mind what it has decided."""
     filter_match_ms_max: int = 50
     """Processor time to search one task's variables; a task that takes longer counts as not matching."""
     variable_names_max: int = 1_000

@@ -36,7 +36,7 @@ BODIES: dict[type, str] = {
     requests.StartRequest: "/process-instances",
     requests.CancelRequest: "/process-instances/nobody/cancel",
     requests.MessageRequest: "/messages",
-    requests.SignalRequest: "/signals",
+    requests.CorrelateRequest: "/messages/correlate",
     requests.ClaimRequest: "/user-tasks/nobody/claim",
     requests.EmptyRequest: "/user-tasks/nobody/unclaim",
     requests.CompleteUserTaskRequest: "/user-tasks/nobody/complete",

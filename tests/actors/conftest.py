@@ -239,6 +239,21 @@ ONE_TASK = """<startEvent id="s"/><serviceTask id="work" stellwerk:topic="work" 
 
 
 @pytest.fixture
+def task_of(flow: Any) -> Callable[[str], str]:
+    """start → a task of that topic → end."""
+    model = '<startEvent id="s"/><serviceTask id="work" stellwerk:topic="{}"/><endEvent id="e"/>'
+    return lambda topic: str(model.format(topic) + flow("s work e"))
+
+
+@pytest.fixture
+def started_by(flow: Any) -> Callable[[str], str]:
+    """A message of that name → a task of topic ``work`` → end."""
+    model = """<startEvent id="s"><messageEventDefinition messageRef="{}"/></startEvent>
+      <serviceTask id="work" stellwerk:topic="work"/><endEvent id="e"/>"""
+    return lambda name: str(model.format(name) + flow("s work e"))
+
+
+@pytest.fixture
 def one_task() -> Callable[..., str]:
     """start → a task of topic ``work`` → end, with more attributes on the task if wanted."""
     return lambda attributes="": ONE_TASK.format(attributes)
@@ -274,6 +289,7 @@ async def _start_node(
     pause_point: PausePoint = no_pause,
     seed: int = 1,
     config: NodeConfig | None = None,
+    background: Any = None,
 ) -> World:
     clock = VirtualClock()
     used = store if store is not None else GatedStore(clock)
@@ -281,7 +297,7 @@ async def _start_node(
         clock=clock,
         entropy=SeededEntropy(seed),
         store=used,
-        background=InlineRunner(),
+        background=background or InlineRunner(),
         log=structlog.get_logger(),
         pause_point=pause_point,
     )
@@ -291,7 +307,8 @@ async def _start_node(
 
 @pytest.fixture
 def start_node() -> Callable[..., Awaitable[World]]:
-    """Start a node with a store or limits of its own: ``await start_node(nursery, store=…, limits=…)``."""
+    """Start a node with a store or limits of its own: ``await start_node(nursery, store=…, limits=…)``.
+    ``background``: what runs its filters' patterns."""
     return _start_node
 
 

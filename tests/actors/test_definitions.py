@@ -12,48 +12,34 @@ from stellwerk.errors import InvalidInput, NotFound, StoreUnavailable
 from stellwerk.model.process import FailurePolicy, Severity
 from stellwerk.wire.messages import Ack
 
-TASK = """<startEvent id="s"/><serviceTask id="work" stellwerk:topic="{}"/><endEvent id="e"/>"""
-MESSAGE = """<startEvent id="s"><messageEventDefinition messageRef="{}"/></startEvent>
-  <serviceTask id="work" stellwerk:topic="work"/><endEvent id="e"/>"""
-
-
-@pytest.fixture
-def task(flow: Any) -> Any:
-    return lambda topic: TASK.format(topic) + flow("s work e")
-
-
-@pytest.fixture
-def by_message(flow: Any) -> Any:
-    return lambda name: MESSAGE.format(name) + flow("s work e")
-
 
 async def versions(world: Any) -> list[str]:
     return [row.definition_id for row in await world.node.definitions()]
 
 
-async def test_rule_7_the_same_text_is_the_same_version(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_rule_7_the_same_text_is_the_same_version(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
     for topic in ("a", "a", "b", "b", "a"):
-        await world.deploy(task(topic))
+        await world.deploy(task_of(topic))
     assert await versions(world) == ["p:1", "p:2", "p:3"]
     world = await site.restart()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     assert await versions(world) == ["p:1", "p:2", "p:3"]
 
 
-async def test_rule_7_another_option_is_another_version(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_rule_7_another_option_is_another_version(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
-    text = [("a.bpmn", _file(task("a")))]
+    text = [("a.bpmn", _file(task_of("a")))]
     for policy in (None, FailurePolicy.INCIDENT, FailurePolicy.INCIDENT, None):
         await world.node.deploy(text, failure_policy=policy)
     assert await versions(world) == ["p:1", "p:2", "p:3"]
 
 
-async def test_rule_7_running_instances_keep_their_version(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_rule_7_running_instances_keep_their_version(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
-    await world.deploy(task("old"))
+    await world.deploy(task_of("old"))
     before = await world.start()
-    await world.deploy(task("new"))
+    await world.deploy(task_of("new"))
     after = await world.start()
     world = await site.restart()
     again = await world.start()
@@ -68,44 +54,44 @@ async def test_rule_7_running_instances_keep_their_version(autojump_clock: objec
 
 
 async def test_rule_7_deployments_at_one_moment_leave_the_newest_as_the_latest(
-    autojump_clock: object, site: Any, task: Any
+    autojump_clock: object, site: Any, task_of: Any
 ) -> None:
     """In whichever order they hear of their commits."""
     world = await site.start()
     for number in range(12):
         async with trio.open_nursery() as nursery:
             for side in ("left", "right", "middle"):
-                nursery.start_soon(world.deploy, task(f"{side}-{number}"))
+                nursery.start_soon(world.deploy, task_of(f"{side}-{number}"))
         instance_id = await world.start()
         newest = max(await versions(world), key=lambda definition_id: int(definition_id.rpartition(":")[2]))
         assert (await world.node.view(instance_id)).summary.definition_id == newest == f"p:{3 * number + 3}"
 
 
 async def test_rule_7_a_deployment_whose_commit_failed_leaves_no_trace(
-    autojump_clock: object, world: Any, task: Any
+    autojump_clock: object, world: Any, task_of: Any
 ) -> None:
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     world.store.unavailable = True
     with pytest.raises(StoreUnavailable):
-        await world.deploy(task("b"))
+        await world.deploy(task_of("b"))
     world.store.unavailable = False
     instance_id = await world.start()
     assert (await world.node.view(instance_id)).summary.definition_id == "p:1"
-    await world.deploy(task("b"))
+    await world.deploy(task_of("b"))
     assert await versions(world) == ["p:1", "p:2"]
 
 
 async def test_rule_7_start_messages_switch_to_the_new_version(
-    autojump_clock: object, site: Any, by_message: Any
+    autojump_clock: object, site: Any, started_by: Any
 ) -> None:
     world = await site.start()
-    await world.deploy(by_message("order"))
+    await world.deploy(started_by("order"))
     await world.node.publish_message("order", "1", {})
     await trio.sleep(0.1)
-    await world.deploy(by_message("order").replace('id="e"', 'id="e" name="other"'))
+    await world.deploy(started_by("order").replace('id="e"', 'id="e" name="other"'))
     await world.node.publish_message("order", "2", {})
     await trio.sleep(0.1)
-    await world.deploy(by_message("purchase"))
+    await world.deploy(started_by("purchase"))
     await world.node.publish_message("order", "3", {})
     await world.node.publish_message("purchase", "4", {})
     await trio.sleep(2)
@@ -114,15 +100,15 @@ async def test_rule_7_start_messages_switch_to_the_new_version(
 
 
 async def test_a_refused_deployment_leaves_no_trace_and_lists_everything(
-    autojump_clock: object, site: Any, task: Any
+    autojump_clock: object, site: Any, task_of: Any
 ) -> None:
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     each = '<serviceTask id="each"><standardLoopCharacteristics/></serviceTask>'
     bad = f'<startEvent id="s"/><callActivity id="call"/>{each}'
     files = [
-        ("good.bpmn", _file(task("b"), "good")),
-        ("changed.bpmn", _file(task("c"))),
+        ("good.bpmn", _file(task_of("b"), "good")),
+        ("changed.bpmn", _file(task_of("c"))),
         ("bad.bpmn", _file(bad, "bad")),
         ("broken.bpmn", b"<definitions"),
         ("empty.bpmn", b'<definitions xmlns="http://www.omg.org/spec/BPMN/20100524/MODEL"/>'),
@@ -173,9 +159,12 @@ async def test_a_constant_expression_names_a_start_message(autojump_clock: objec
     assert [row.business_key for row in await world.node.instances()] == ["k"]
 
 
-async def test_two_processes_of_one_file_are_two_definitions(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_two_processes_of_one_file_are_two_definitions(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
-    first, second = _file(task("a"), "a").decode(), task("b").replace('id="', 'id="b-').replace('Ref="', 'Ref="b-')
+    first, second = (
+        _file(task_of("a"), "a").decode(),
+        task_of("b").replace('id="', 'id="b-').replace('Ref="', 'Ref="b-'),
+    )
     both = first.replace("</process>", f'</process><process id="b" isExecutable="true">{second}</process>')
     await world.node.deploy([("both.bpmn", both.encode())])
     assert await versions(world) == ["a:1", "b:1"]
@@ -188,15 +177,15 @@ async def test_two_processes_of_one_file_are_two_definitions(autojump_clock: obj
         assert (await world.node.wait_for_end(instance_id, timeout_seconds=1)).status == "COMPLETED"
 
 
-async def test_one_key_twice_in_a_deployment_is_refused(autojump_clock: object, world: Any, task: Any) -> None:
+async def test_one_key_twice_in_a_deployment_is_refused(autojump_clock: object, world: Any, task_of: Any) -> None:
     with pytest.raises(DeployRefused, match="used twice"):
-        await world.node.deploy([("a.bpmn", _file(task("a"))), ("b.bpmn", _file(task("b")))])
+        await world.node.deploy([("a.bpmn", _file(task_of("a"))), ("b.bpmn", _file(task_of("b")))])
     assert await versions(world) == []
 
 
-async def test_unknown_processes_and_versions_are_not_found(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_unknown_processes_and_versions_are_not_found(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     with pytest.raises(NotFound):
         await world.start("q")
     for version in (2, 0, -1, 10**30):
@@ -207,10 +196,10 @@ async def test_unknown_processes_and_versions_are_not_found(autojump_clock: obje
     assert not await world.node.instances()
 
 
-async def test_the_same_request_id_starts_one_instance(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_the_same_request_id_starts_one_instance(autojump_clock: object, site: Any, task_of: Any) -> None:
     """At one moment, later, after a new version and after a restart."""
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     ids: list[str] = []
 
     async def start(at: Any) -> None:
@@ -220,7 +209,7 @@ async def test_the_same_request_id_starts_one_instance(autojump_clock: object, s
         for _ in range(5):
             nursery.start_soon(start, world)
     await start(world)
-    await world.deploy(task("b"))
+    await world.deploy(task_of("b"))
     await start(world)
     world = await site.restart()
     await start(world)

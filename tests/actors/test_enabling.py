@@ -10,20 +10,6 @@ import trio
 from stellwerk.errors import Conflict, NotFound
 from stellwerk.wire.messages import Ack
 
-TASK = """<startEvent id="s"/><serviceTask id="work" stellwerk:topic="{}"/><endEvent id="e"/>"""
-MESSAGE = """<startEvent id="s"><messageEventDefinition messageRef="{}"/></startEvent>
-  <serviceTask id="work" stellwerk:topic="work"/><endEvent id="e"/>"""
-
-
-@pytest.fixture
-def task(flow: Any) -> Any:
-    return lambda topic: TASK.format(topic) + flow("s work e")
-
-
-@pytest.fixture
-def by_message(flow: Any) -> Any:
-    return lambda name: MESSAGE.format(name) + flow("s work e")
-
 
 async def versions(world: Any) -> list[str]:
     return [row.definition_id for row in await world.node.definitions()]
@@ -37,15 +23,15 @@ async def definitions_of_instances(world: Any) -> list[str]:
 
 
 async def test_nothing_of_a_disabled_process_starts_and_what_runs_goes_on(
-    autojump_clock: object, site: Any, task: Any
+    autojump_clock: object, site: Any, task_of: Any
 ) -> None:
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     instance_id = await world.start()
     assert await world.node.set_process_enabled("p", False)
     assert not await world.node.set_process_enabled("p", False), "nothing changed"
     world = await site.restart()
-    await world.deploy(task("b"))
+    await world.deploy(task_of("b"))
     for version in (None, 1, 2):
         with pytest.raises(Conflict, match='process "p" is disabled') as refused:
             await world.node.start_instance("p", {}, version=version)
@@ -60,19 +46,19 @@ async def test_nothing_of_a_disabled_process_starts_and_what_runs_goes_on(
     assert await world.node.disabled_processes() == []
 
 
-async def test_a_repeated_start_gets_its_instance_also_later(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_a_repeated_start_gets_its_instance_also_later(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     instance_id = await world.node.start_instance("p", {}, request_id="r")
     await world.node.set_process_enabled("p", False)
     assert await world.node.start_instance("p", {}, request_id="r") == instance_id
 
 
-async def test_messages_wait_until_the_process_is_enabled(autojump_clock: object, site: Any, by_message: Any) -> None:
+async def test_messages_wait_until_the_process_is_enabled(autojump_clock: object, site: Any, started_by: Any) -> None:
     world = await site.start()
-    await world.deploy(by_message("order"))
+    await world.deploy(started_by("order"))
     await world.node.set_process_enabled("p", False)
-    await world.deploy(by_message("other"))
+    await world.deploy(started_by("other"))
     message_id = await world.node.publish_message("other", "k", {})
     assert not (await world.node.message(message_id)).is_awaited
     world = await site.restart()
@@ -99,10 +85,10 @@ async def test_one_that_nobody_knows(autojump_clock: object, site: Any) -> None:
         await world.node.set_process_enabled("p", False)
 
 
-async def test_another_node_starts_nothing_either(autojump_clock: object, nodes: Any, task: Any) -> None:
+async def test_another_node_starts_nothing_either(autojump_clock: object, nodes: Any, task_of: Any) -> None:
     here, there = await nodes.start(), await nodes.start()
     nodes.lose_hints()
-    await here.deploy(task("a"))
+    await here.deploy(task_of("a"))
     await there.start()
     await here.node.set_process_enabled("p", False)
     with pytest.raises(Conflict, match="disabled"):
@@ -112,10 +98,10 @@ async def test_another_node_starts_nothing_either(autojump_clock: object, nodes:
 # --- deleted -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_version_without_instances_can_be_deleted(autojump_clock: object, site: Any, task: Any) -> None:
+async def test_a_version_without_instances_can_be_deleted(autojump_clock: object, site: Any, task_of: Any) -> None:
     world = await site.start()
     for topic in ("a", "b", "c"):
-        await world.deploy(task(topic))
+        await world.deploy(task_of(topic))
     await world.node.delete_definition("p:3")
     await world.start()
     assert await definitions_of_instances(world) == ["p:2"], "the newest that is left"
@@ -124,15 +110,15 @@ async def test_a_version_without_instances_can_be_deleted(autojump_clock: object
     with pytest.raises(NotFound):
         await world.node.delete_definition("p:3")
     world = await site.restart()
-    await world.deploy(task("d"))
+    await world.deploy(task_of("d"))
     assert await versions(world) == ["p:1", "p:2", "p:4"], "no number is used twice"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-async def test_one_with_instances_stays(autojump_clock: object, site: Any, task: Any, has_ended: bool) -> None:
+async def test_one_with_instances_stays(autojump_clock: object, site: Any, task_of: Any, has_ended: bool) -> None:
     """Also for one that has ended: what happened in it could not be shown any more."""
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     instance_id = await world.start()
     if has_ended:
         await world.node.cancel_instance(instance_id, "not wanted")
@@ -150,18 +136,18 @@ async def test_one_with_instances_stays(autojump_clock: object, site: Any, task:
 
 
 @pytest.mark.parametrize("definition_id", ["p", "p:0", "p:2", "p:x", "", ":", "q:1", "p:99999999999999999999"])
-async def test_what_is_not_deployed(autojump_clock: object, site: Any, task: Any, definition_id: str) -> None:
+async def test_what_is_not_deployed(autojump_clock: object, site: Any, task_of: Any, definition_id: str) -> None:
     world = await site.start()
-    await world.deploy(task("a"))
+    await world.deploy(task_of("a"))
     with pytest.raises(NotFound):
         await world.node.delete_definition(definition_id)
     assert await versions(world) == ["p:1"]
 
 
-async def test_messages_start_the_version_that_is_left(autojump_clock: object, site: Any, by_message: Any) -> None:
+async def test_messages_start_the_version_that_is_left(autojump_clock: object, site: Any, started_by: Any) -> None:
     world = await site.start()
-    await world.deploy(by_message("order"))
-    await world.deploy(by_message("other"))
+    await world.deploy(started_by("order"))
+    await world.deploy(started_by("other"))
     assert await world.node.awaited_names(9) == ["other"]
     await world.node.delete_definition("p:2")
     assert await world.node.awaited_names(9) == ["order"]
@@ -172,11 +158,11 @@ async def test_messages_start_the_version_that_is_left(autojump_clock: object, s
 
 
 async def test_another_node_that_knew_it_starts_the_one_that_is_left(
-    autojump_clock: object, nodes: Any, task: Any
+    autojump_clock: object, nodes: Any, task_of: Any
 ) -> None:
     here, there = await nodes.start(), await nodes.start()
-    await here.deploy(task("a"))
-    await here.deploy(task("b"))
+    await here.deploy(task_of("a"))
+    await here.deploy(task_of("b"))
     warm = await there.node.definition_cache.latest("p")
     assert warm.row.definition_id == "p:2"
     nodes.lose_hints()

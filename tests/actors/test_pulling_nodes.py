@@ -136,6 +136,54 @@ async def test_a_worker_that_polled_lately_is_listed_and_its_topic_attended(
         assert not [topic for topic in await world.node.topics() if topic.is_attended]
 
 
+async def test_what_a_worker_that_polls_holds_is_seen_from_every_node(
+    autojump_clock: object, pair: Any, poll: Any
+) -> None:
+    a, b = await pair()
+    for _ in range(5):
+        await a.start()
+    (first, *_) = (await poll(a, "work", worker_id="puller", max_tasks=3, lock_duration_ms=30_000)).tasks
+    await poll(b, "work", worker_id="other", max_tasks=1, lock_duration_ms=5_000)
+    await trio.sleep(1)
+    for world in (a, b):
+        other, puller = await world.node.workers()
+        assert [(topic.topic, topic.max_tasks, topic.held) for topic in other.topics] == [("work", 1, 1)]
+        assert [(topic.topic, topic.max_tasks, topic.held) for topic in puller.topics] == [("work", 3, 3)]
+    await a.node.complete_task(first.task_id, "puller", None)
+    await trio.sleep(5)
+    held = [worker.topics[0].held for worker in await b.node.workers()]
+    assert held == [0, 2], "one is done, and one has run out"
+
+
+async def test_a_worker_that_has_no_room_to_poll_is_listed_while_it_extends_its_locks(
+    autojump_clock: object, world: Any, one_task: Any, poll: Any
+) -> None:
+    await world.deploy(one_task())
+    await world.start()
+    (task,) = (await poll(world, "work", "other", worker_id="puller", max_tasks=1)).tasks
+    for _ in range(10):
+        await trio.sleep(20)
+        await world.node.extend_task(task.task_id, "puller", 30_000)
+    (worker,) = await world.node.workers()
+    assert [(topic.topic, topic.max_tasks, topic.held) for topic in worker.topics] == [("work", 1, 1)]
+    await world.node.complete_task(task.task_id, "puller", None)
+    await trio.sleep(70)
+    assert not await world.node.workers()
+
+
+async def test_what_a_worker_holds_of_a_topic_for_which_it_polls_no_more_is_listed(
+    autojump_clock: object, world: Any, one_task: Any, poll: Any
+) -> None:
+    await world.deploy(one_task())
+    await world.start()
+    assert (await poll(world, "work", worker_id="puller", lock_duration_ms=600_000)).tasks
+    for _ in range(3):
+        await trio.sleep(30)
+        await poll(world, "other", worker_id="puller", max_tasks=2)
+    (worker,) = await world.node.workers()
+    assert [(topic.topic, topic.max_tasks, topic.held) for topic in worker.topics] == [("other", 2, 0), ("work", 0, 1)]
+
+
 async def test_a_worker_that_waits_is_listed_however_long_and_with_the_room_it_has(
     autojump_clock: object, world: Any, wait_for_tasks: Any
 ) -> None:

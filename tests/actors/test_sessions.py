@@ -337,6 +337,26 @@ async def test_rule_17_a_new_session_keeps_its_leases_with_the_same_fence(
     assert isinstance(await peer.complete(offer), Ack)
 
 
+async def test_rule_17_what_a_former_session_takes_back_does_not_touch_a_lease_that_the_next_one_kept(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    """The confirmation of the delivery was lost with the connection, and the worker was back before it was overdue."""
+    await world.deploy(one_task())
+    peer = await world.connect("work", max_tasks=1, lock_duration_ms=20_000)
+    peer.confirms = False
+    await world.start()
+    offer = await peer.task()
+    peer.drop()
+    welcome = await peer.connect()
+    assert [kept.fence for kept in welcome.kept] == [offer.fence]
+    peer.confirms = True
+    await peer.say(Subscribe("work", max_tasks=1, lock_duration_ms=20_000))
+    await world.start()
+    await trio.sleep(30)
+    assert list(peer.holding) == [offer.task_id], "it has room for one task, and that is renewed"
+    assert isinstance(await peer.complete(offer), Ack)
+
+
 async def test_rule_17_a_newer_session_closes_the_older_one(autojump_clock: object, world: Any, one_task: Any) -> None:
     """Faults 68, 69: the late end of the superseded connection does not touch its successor."""
     await world.deploy(one_task())

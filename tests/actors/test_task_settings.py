@@ -9,7 +9,7 @@ import trio
 
 from stellwerk.errors import Conflict, InvalidInput, NotFound
 from stellwerk.ports import TaskQuery
-from stellwerk.wire.messages import Ack, Fail
+from stellwerk.wire.messages import Ack, Fail, Revoked
 
 
 async def fail(peer: Any, offer: Any) -> None:
@@ -89,6 +89,58 @@ async def test_fault_86_a_number_of_attempts_that_makes_no_sense_is_refused(
         with pytest.raises(InvalidInput, match=r"a priority is -2147483647 to 2147483647 @ \$\.priority"):
             await world.node.set_task_priority(task.task_id, priority)
     assert await the_task(world, task.instance_id) == task
+
+
+# --- giving up -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["incident", "compensate"])
+async def test_a_task_that_is_given_up_waits_with_an_incident_whatever_the_policy(
+    autojump_clock: object, world: Any, one_task: Any, policy: str
+) -> None:
+    await world.deploy(one_task(), attributes=f'stellwerk:failurePolicy="{policy}"')
+    instance_id = await world.start()
+    task = await the_task(world, instance_id)
+    await world.node.give_up_task(task.task_id, "enough")
+    (incident,) = await world.node.incidents(instance_id)
+    assert (incident["kind"], incident["message"], incident["task_id"]) == ("retries_exhausted", "enough", task.task_id)
+    await world.node.give_up_task(task.task_id, "again")  # is given up already
+    assert await world.node.incidents(instance_id) == [incident]
+    peer = await world.connect("work")
+    with trio.move_on_after(60) as waited:
+        await peer.task()
+    assert waited.cancelled_caught
+    await world.node.set_task_retries(task.task_id, 2)
+    assert isinstance(await peer.complete(await peer.task()), Ack)
+    assert str((await world.node.wait_for_end(instance_id, timeout_seconds=1)).status) == "COMPLETED"
+
+
+async def test_who_has_a_task_that_is_given_up_is_told_and_its_result_is_not_taken(
+    autojump_clock: object, world: Any, one_task: Any
+) -> None:
+    await world.deploy(one_task())
+    peer = await world.connect("work")
+    instance_id = await world.start()
+    offer = await peer.task()
+    await world.node.give_up_task(offer.task_id, "enough")
+    revoked = await peer.next(Revoked)
+    assert [(lease.task_id, lease.fence) for lease in revoked.leases] == [(offer.task_id, offer.fence)]
+    assert not isinstance(await peer.complete(offer), Ack)
+    assert str((await the_task(world, instance_id)).state.value) == "FAILED"
+    assert len(await world.node.incidents(instance_id)) == 1
+
+
+async def test_a_task_that_has_ended_is_not_given_up(autojump_clock: object, world: Any, one_task: Any) -> None:
+    await world.deploy(one_task())
+    peer = await world.connect("work")
+    instance_id = await world.start()
+    offer = await peer.task()
+    await peer.complete(offer)
+    await world.node.wait_for_end(instance_id, timeout_seconds=1)
+    with pytest.raises(Conflict, match=f"the task {offer.task_id} has ended: it is COMPLETED"):
+        await world.node.give_up_task(offer.task_id, "no")
+    with pytest.raises(NotFound, match="there is no task gone"):
+        await world.node.give_up_task("gone", "no")
 
 
 # --- priority ------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ async def test_an_address_that_others_can_reach_is_served_with_keys_or_tokens(
         key = await client.make_key()
     async with serve(db=tmp_path / "x.db", host="0.0.0.0") as client:
         assert (await client.ask("GET", "/keys", credential=key)).status == 200
-        assert (await client.ask("DELETE", f"/keys/{key.split('_')[1]}", credential=key)).status == 200
+        assert (await client.ask("DELETE", f"/keys/{key.split('_')[1]}?force=true", credential=key)).status == 200
         assert (await client.ask("GET", "/keys")).status == 401, "it does not open with the last key"
     issuer = make_issuer(_now())
     async with serve(host="0.0.0.0", jwt=issuer.config()) as client:
@@ -170,6 +170,9 @@ async def test_I3_what_belongs_to_other_processes_is_neither_seen_nor_changed(se
         assert [row["definition_id"] for row in definitions.body["definitions"]] == ["order:1"]
         tasks = await client.ask("GET", "/external-tasks", credential=key)
         assert [row["instance_id"] for row in tasks.body["tasks"]] == [ids["order"]]
+        for query, seen in {"is_locked=false": [ids["order"]], "process=secret": [], "worker_id=w": []}.items():
+            tasks = await client.ask("GET", f"/external-tasks?{query}", credential=key)
+            assert [row["instance_id"] for row in tasks.body["tasks"]] == seen, query
         requests = [
             ("GET", "", None),
             ("GET", "/wait?timeout_ms=0", None),
@@ -207,7 +210,7 @@ async def test_keys_are_shown_once_and_listed_without_their_secrets(serve: Any) 
         wanted = {"name": "billing", "scopes": ["worker"], "topics": ["payment"], "expires_in_ms": 60_000}
         made = await client.ask("POST", "/keys", wanted, credential=admin)
         assert made.headers["cache-control"] == "no-store"
-        key = made.body.pop("key")
+        key, _ = made.body.pop("key"), made.body.pop("warning")
         listed = await client.ask("GET", "/keys", credential=admin)
         assert listed.body["keys"][1] == made.body
         assert [row["name"] for row in listed.body["keys"]] == ["ops", "billing"]

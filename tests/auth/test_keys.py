@@ -172,6 +172,31 @@ async def test_a_key_ends_when_it_was_to(autojump_clock: object, keys: Keys) -> 
         await gate.identify(text)
 
 
+class Tokens:
+    leeway_ms = 10_000
+
+    async def identify(self, token: str) -> Identity:
+        raise Unauthenticated(token)
+
+
+async def test_the_gate_says_when_a_credential_has_run_out(autojump_clock: object, keys: Keys) -> None:
+    """A key at its end, a token as much later as clocks may differ."""
+    gate = keys.gate(tokens=Tokens())
+    ends_at_ms = keys.clock.wall_ms() + 5_000
+    key = Identity(name="key", scopes=(Scope.CLIENT,), key_id="k", expires_at_ms=ends_at_ms)
+    token = Identity(name="token", scopes=(Scope.CLIENT,), expires_at_ms=ends_at_ms)
+    await trio.sleep(4)
+    gate.check_end(key)
+    await trio.sleep(2)
+    with pytest.raises(Unauthenticated, match="has run out"):
+        gate.check_end(key)
+    gate.check_end(token)
+    gate.check_end(Identity(name="for ever", scopes=()))
+    await trio.sleep(10)
+    with pytest.raises(Unauthenticated, match="has run out"):
+        gate.check_end(token)
+
+
 async def test_a_revoked_key_is_noticed_within_seconds_and_at_once_where_it_was_revoked(
     autojump_clock: object, keys: Keys
 ) -> None:

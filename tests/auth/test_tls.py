@@ -216,3 +216,84 @@ async def test_what_is_no_certificate_and_its_key_is_one_clear_error(
     with pytest.raises(CannotListen, match=r"TLS with .*chain\.pem and .*key\.pem: "):
         async with serve_engine(AppConfig(db=":memory:", port=0, tls=authority.config, log_level=LogLevel.ERROR)):
             pytest.fail("it listens")
+
+
+# --- what does not fit is told ----------------------------------------------------------------------------------------
+
+CASES = {
+    "plain to tls": ("http", "speaks TLS, so that the URL must begin with https://"),
+    "tls to plain": ("https", "speaks no TLS: the URL that fits begins with http://"),
+    "unknown authority": ("https", "nobody whom this machine trusts vouches for the certificate"),
+    "another name": ("https", "the certificate is for another name"),
+}
+
+
+def misfit(case: str, client: Any) -> str:
+    """The URL that does not fit."""
+    host = "127.1" if case == "another name" else "127.0.0.1"  # the same place, which no certificate names so
+    return f"{CASES[case][0]}://{host}:{client.engine.url.rpartition(':')[2]}"
+
+
+def options_for(case: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.delenv("STELLWERK_TOKEN", raising=False)
+    if case == "another name":
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.roots))
+    else:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    return {} if case == "tls to plain" else {"tls": authority.config}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_the_command_line_says_what_of_tls_does_not_fit(
+    serve: Any,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: str,
+) -> None:
+    options = options_for(case, authority, monkeypatch)
+    async with serve(**options, log_level=LogLevel.ERROR) as client:
+        url = misfit(case, client)
+        assert await trio.to_thread.run_sync(run, ("instances", "--url", url)) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"stellwerk: no connection to {url}: "), line
+    assert CASES[case][1] in line
+    assert ("SSL_CERT_FILE" in line) == (case == "unknown authority")
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+@pytest.mark.parametrize("case", CASES)
+async def test_a_worker_says_what_of_tls_does_not_fit(
+    serve: Any,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    nursery: trio.Nursery,
+    case: str,
+    transport: Any,
+) -> None:
+    options = options_for(case, authority, monkeypatch)
+    said: list[str] = []
+    told = trio.Event()
+    async with serve(**options) as client:
+        url = misfit(case, client)
+        if transport == "websocket":
+            url = url.replace("http", "ws", 1)
+        worker = Worker(url, transport=transport)
+
+        @worker.task("payment")
+        async def pay(payload: object, task: object) -> None:
+            raise AssertionError("it is not reached")
+
+        @worker.on_error
+        def note(_kind: object, error: Exception, _task: object) -> None:
+            said.append(str(error))
+            told.set()
+
+        await nursery.start(worker.serve)
+        with trio.fail_after(20):
+            await told.wait()
+        worker.stop()
+    assert said[0].startswith("no connection to "), said
+    assert CASES[case][1] in said[0]
+    assert "\n" not in said[0]
+    assert ("SSL_CERT_FILE" in said[0]) == (case == "unknown authority")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import json
 import os
@@ -210,6 +211,24 @@ def test_ready_work_without_a_worker_is_marked(ask: Run, deployed: Run, work: Ru
     assert (task["instance_id"], task["lease"]["worker_id"]) == (instance_id, row["worker_id"])
     assert f"{row['worker_id']}, fence " in ask("tasks", "--instance", instance_id).out
     worker.stop()
+
+
+def test_leases_of_a_worker_that_polls_are_found_by_its_name(ask: Run, deployed: Run, engine: Any) -> None:
+    key = deployed(SERVICE)
+    ids = [ask("start", key).out.strip() for _ in range(3)]
+    connection = http.client.HTTPConnection(engine.url.removeprefix("http://"), timeout=20)
+    body = {"worker_id": f"poller of {key}", "task_types": [key], "max_tasks": 2}
+    connection.request("POST", "/api/v1/external-tasks/fetch-and-lock", json.dumps(body))
+    fetched = {task["task_id"] for task in json.loads(connection.getresponse().read())}
+    connection.close()
+    assert len(fetched) == 2
+    rows = json.loads(ask("tasks", "--worker-id", f"poller of {key}", "--json").out)
+    assert {row["task_id"] for row in rows} == fetched
+    assert {row["instance_id"] for row in rows} < {*ids}
+    assert json.loads(ask("tasks", "--worker-id", "nobody", "--json").out) == []
+    (row,) = (row for row in json.loads(ask("workers", "--json").out) if row["worker_id"] == f"poller of {key}")
+    assert row["topics"] == [{"topic": key, "max_tasks": 2, "held": 2}]
+    assert f"{key} 2/2" in re.sub(r"\s+", " ", ask("workers").out)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stellwerk.core import commands as c
 from stellwerk.core.decide import NotOpen
+from stellwerk.errors import Conflict
 from stellwerk.model.process import FailurePolicy
 
 if TYPE_CHECKING:
@@ -66,6 +67,46 @@ def test_E4_an_uncaught_business_error_compensates(machine: Make) -> None:
     run.complete("no_flight")
     assert run.status == "FAILED"
     assert getattr(run.facts[-1], "code", None) == "NO_ROOM"
+
+
+def test_a_task_that_an_operator_gives_up_is_an_incident_whatever_the_policy_and_the_model(machine: Make) -> None:
+    """Neither compensation nor the model's own way out: somebody wants to look."""
+    run = machine(TRIP + "caught error@pay stellwerk:retries-exhausted -> e", SAGA)
+    run.start()
+    run.complete("flight")
+    run.complete("hotel")
+    task_id = run.task("pay")
+    decision = run.do(c.GiveUpTask(task_id, "no attempts are left"))
+    assert [(ending.task_id, ending.final_state) for ending in decision.endings] == [(task_id, "FAILED")]
+    assert run.incidents == [("retries_exhausted", "pay")]
+    assert run.open == []
+    with pytest.raises(NotOpen):
+        run.do(c.GiveUpTask(task_id, "again"))
+    run.resolve()
+    run.complete("pay")
+    assert run.status == "COMPLETED"
+
+
+def test_rule_15_a_task_whose_scope_has_failed_is_not_given_up(machine: Make) -> None:
+    run = machine(
+        """
+s start -> flight
+flight task flight -> both
+no_flight handler no_flight of flight
+both and -> a, b
+a task a -> e
+b task b -> e
+e end
+no_b handler no_b of b
+""",
+        SAGA,
+    )
+    run.start()
+    run.complete("flight")
+    task_id = run.task("b")
+    run.fail("a")
+    with pytest.raises(Conflict, match="its scope has failed"):
+        run.do(c.GiveUpTask(task_id, "no"))
 
 
 def test_E4_with_nothing_to_compensate_an_incident_waits(machine: Make) -> None:

@@ -99,6 +99,7 @@ def commands(fence: int = FENCE) -> list[LeaseCommand]:
         ending(OutcomeKind.FAIL, TaskState.FAILED, fence),
         ending(None, TaskState.FAILED, fence),
         ending(None, TaskState.CANCELLED, None),
+        ending(None, TaskState.FAILED, None),
         Fail(fence=fence, request_digest="digest", message="m"),
         Extend(fence, 60_000),
         Renew(fence, "session-1"),
@@ -353,6 +354,34 @@ def test_rule_9_a_requeued_task_has_a_retry_and_its_next_fence_is_newer() -> Non
     assert (requeued.state, requeued.retries_left) == (TaskState.READY, 1)
     leased, _, _ = apply_lease_command(requeued, TakeLease(HOLDER, 1_000), NOW)
     assert leased.fence > failed.fence
+
+
+GIVE_UP = ending(None, TaskState.FAILED, None)
+
+
+@pytest.mark.parametrize("changes", [{}, {"available_at_ms": NOW + 60_000}, {"single_try": True}])
+def test_a_task_that_waits_is_given_up_and_nobody_gets_it_until_it_is_requeued(changes: dict[str, Any]) -> None:
+    after, attempt, answer = apply_lease_command(task(TaskState.READY, **changes), GIVE_UP, NOW)
+    assert (after.state, after.retries_left, after.error_message, answer) == (TaskState.FAILED, 0, "m", DONE)
+    assert attempt is None
+    assert apply_lease_command(after, TakeLease(HOLDER, 1_000), NOW + 99_000)[2] is LOST
+    requeued, _, _ = apply_lease_command(after, Requeue(2, b"{}"), NOW)
+    assert (requeued.state, requeued.retries_left) == (TaskState.READY, 2)
+
+
+@pytest.mark.parametrize("row", [task(TaskState.LOCKED), past_due(task(TaskState.LOCKED))], ids=["live", "past due"])
+def test_a_leased_task_is_given_up_too_and_its_holder_has_lost_it(row: ExternalTask) -> None:
+    after, attempt, _ = apply_lease_command(row, GIVE_UP, NOW)
+    assert after.state is TaskState.FAILED
+    assert attempt is not None
+    assert attempt.end is AttemptEnd.REVOKED
+    for command in (ending(OutcomeKind.COMPLETE, TaskState.COMPLETED), Renew(FENCE, "session-1"), Expire()):
+        assert apply_lease_command(after, command, NOW)[2] is LOST
+
+
+@pytest.mark.parametrize("state", [TaskState.READY, TaskState.LOCKED])
+def test_rule_15_a_draining_task_is_not_given_up(state: TaskState) -> None:
+    assert apply_lease_command(task(state, draining=True), GIVE_UP, NOW)[2] is LOST
 
 
 def test_a_cancelled_lease_leaves_an_attempt_and_its_worker_is_told() -> None:

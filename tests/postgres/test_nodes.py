@@ -38,6 +38,14 @@ REPORT = NodeReport(
             connected_at_ms=1_767_225_600_001,
             subscriptions=(SubscriptionReport("charge", 8, 3), SubscriptionReport("refund", 0, 1)),
         ),
+        SessionReport(
+            worker_id="puller",
+            session_id="00000000-0000-4000-8000-000000000002",
+            client="",
+            connected_at_ms=1_767_225_600_002,
+            subscriptions=(),
+            polls=True,
+        ),
     ),
     topics=(TopicReport("charge", 3, 5),),
 )

@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, TypeVar
 import asyncpg
 import pytest
 
-from stellwerk.ports import InstanceFilter, TaskQuery, UserTaskFilter
-from stellwerk.stores.postgres import api_keys, listing, messages, pruning, reads, task_listing
+from stellwerk.ports import DropMessages, InstanceFilter, TaskQuery, UserTaskFilter
+from stellwerk.stores.postgres import api_keys, careful, listing, messages, pruning, reads, task_listing
 
 T = TypeVar("T")
 
@@ -250,6 +250,7 @@ _QUESTIONS: dict[str, tuple[Callable[..., Any], tuple[object, ...], set[Scan]]] 
     "count of locked tasks": (task_listing.count_tasks, (TaskQuery(is_locked=True), None), {_LOCKED}),
     "count of an instance's tasks": (task_listing.count_tasks, (TaskQuery(instance_id=_I), None), {_OF_INSTANCE}),
     "an API key": (api_keys.api_key, ("k",), {("api_keys", "api_keys_pkey")}),
+    "leases of workers": (task_listing.held_leases, (["w", "v"], None), {_LOCKED}),
     "backlogs": (listing.topic_backlogs, (None,), {_READY, _BACKING_OFF, _LOCKED}),
 }
 
@@ -273,9 +274,19 @@ def test_messages_look_for_their_subscriptions_by_name_and_key(database: Databas
     assert _ARRIVAL in scans, "correlated messages are not read"
 
 
+def test_messages_whose_time_ended_are_dropped_by_one_look_at_an_index_each(database: Database, mode: Mode) -> None:
+    async def drop(connection: asyncpg.Connection) -> None:
+        await careful._drop_some(DropMessages(2_000_000, ("m",)), connection)
+
+    scans = _scans(database, mode, drop)
+    assert {scan for scan in scans if scan[0] != "messages"} == {_SUBSCRIPTIONS, _SUBSCRIPTIONS_THERE, _STARTS}
+    assert {scan for scan in scans if scan[0] == "messages"} == {("messages", "messages_by_end"), _MESSAGE}
+
+
 def test_names_that_something_waits_for_are_found_in_steps_along_the_index(database: Database, mode: Mode) -> None:
     scans = _scans(database, mode, messages.awaited_names, 100)
     assert {scan for scan in scans if scan[0] == "subscriptions"} == {_SUBSCRIPTIONS}
+    assert set(_scans(database, mode, messages.receivers, "paid", 100)) == {_SUBSCRIPTIONS}
 
 
 def test_pruning_finds_everything_by_an_index(database: Database, mode: Mode) -> None:

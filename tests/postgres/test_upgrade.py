@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from stellwerk.ports import ApiKeyRow, Identity, Scope, StoreApiKey
+from stellwerk.ports import ApiKeyRow, DropMessages, Identity, Scope, StoreApiKey
 from stellwerk.stores.postgres.dsn import PostgresConfig
 from stellwerk.stores.postgres.migrations import known_migrations, migrate
 from stellwerk.stores.postgres.store import PostgresStore
@@ -82,3 +82,41 @@ async def test_nodes_of_the_release_go_on_beside_the_table_of_api_keys(
     await _migrate(newer, _RELEASED + 1)
     await _migrate(older, _RELEASED)
     assert _applied(postgres_server, empty_dsn) == [1, 2, 3]
+
+
+async def test_what_waits_in_a_database_of_the_schema_before_has_waited_since_ever(
+    postgres_server: PostgresAccess, open_link: Any, empty_dsn: str
+) -> None:
+    link = await open_link(empty_dsn)
+    await _migrate(link, 4)
+    opened = "INSERT INTO stellwerk.subscriptions (subscription_id, instance_id, element_id, name, key) VALUES "
+    await link.written(f"{opened} ('s', 'i', 'Catch_1', 'paid', 'k')")
+    await link.written("INSERT INTO stellwerk.start_subscriptions VALUES ('order', 'ordered', 'order:1')")
+    published = (
+        "INSERT INTO stellwerk.messages (message_id, name, key, variables, published_at_ms, expires_at_ms)"
+        " SELECT id, name, 'k', '{}', 1, 2 FROM unnest($1::text[], $2::text[]) AS m (id, name)"
+    )
+    await link.written(published, ["m1", "m2", "m3"], ["paid", "ordered", "unheard"])
+    await _migrate(link, 5)
+    await _migrate(await open_link(empty_dsn), 4)  # a node of the version before goes on, and opens others
+    await link.written(f"{opened} ('later', 'j', 'Catch_1', 'paid', 'k')")
+
+    clock = ManualClock()
+    store = PostgresStore(
+        PostgresConfig(dsn=empty_dsn),
+        clock=clock,
+        entropy=SystemEntropy(),
+        log=structlog.get_logger(),
+        node_id="upgrade",
+    )
+    await store.open()
+    assert list(await store.transact([DropMessages(1_000)])) == [1]
+    found = await store.matched_messages(1_000, 10)
+    assert [(match.message.message_id, match.subscription_id, match.definition_id) for match in found] == [
+        ("m1", "s", None),
+        ("m2", None, "order:1"),
+    ]
+    await store.close()
+    openings = "SELECT subscription_id, opened_at_ms <= stellwerk.now_ms() AND opened_at_ms > 1000 AS is_now"
+    rows = postgres_server.query(f"{openings} FROM stellwerk.subscriptions ORDER BY 1", dsn=empty_dsn)
+    assert [(row["subscription_id"], row["is_now"]) for row in rows] == [("later", True), ("s", False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -279,6 +280,12 @@ class ApiClient:
         self._buffer += data
 
 
+@pytest.fixture
+def client_on() -> Callable[[trio.SocketStream], ApiClient]:
+    """A client on a connection that stands: one of memory, too, so that time can be virtual."""
+    return ApiClient
+
+
 def _target(path: str) -> str:
     return path[1:] if path.startswith("//") else f"/api/v1{path}"
 
@@ -388,3 +395,59 @@ def connect_worker() -> Callable[..., Any]:
             yield worker
 
     return connect_it
+
+
+# --- golden files ----------------------------------------------------------------------------------------------------
+
+INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+class Placeholders:
+    """``<name>`` in a golden file: any value of the kind that the name tells, and the same wherever it stands."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def fill(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self.fill(item) for name, item in value.items()}
+        if isinstance(value, str) and value in self._values:
+            return self._values[value]
+        return value
+
+    def fill_path(self, path: str) -> str:
+        for name, value in self._values.items():
+            path = path.replace(name, str(value))
+        return path
+
+    def meet(self, expected: Any, found: Any) -> None:
+        if isinstance(expected, dict):
+            assert isinstance(found, dict)
+            assert set(expected) == set(found)
+            for name, item in expected.items():
+                self.meet(item, found[name])
+        elif isinstance(expected, list):
+            assert isinstance(found, list)
+            assert len(expected) == len(found), found
+            for one, other in zip(expected, found, strict=True):
+                self.meet(one, other)
+        elif isinstance(expected, str) and expected.startswith("<"):
+            self._bind(expected, found)
+        else:
+            assert expected == found
+            assert type(expected) is type(found)
+
+    def _bind(self, name: str, found: Any) -> None:
+        if name.endswith("_at>"):
+            assert INSTANT.fullmatch(found)
+        elif name.endswith(("_ms>", "fence>")):
+            assert type(found) is int
+            assert found > 0
+        else:
+            assert isinstance(found, str)
+        assert self._values.setdefault(name, found) == found, name
+
+
+@pytest.fixture
+def placeholders() -> Placeholders:
+    return Placeholders()

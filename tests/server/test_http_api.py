@@ -234,7 +234,7 @@ async def test_no_query_whatever_is_a_fault_of_ours(deployed: Any, seed: int) ->
         assert reply.status in (200, 400, 404, 409), (path, reply)
 
 
-FOREIGN = re.compile("/+(engine-rest|atlas_engine|socket.io)/")
+FOREIGN = re.compile("/+(engine-rest|bpm-engine|atlas_engine|socket.io)/")
 """Other engines' APIs have documents of their own."""
 
 
@@ -242,16 +242,16 @@ async def test_the_document_lists_every_endpoint(engine: ServedEngine) -> None:
     listed = re.findall(r"^\| `(GET|POST|PUT|DELETE) (/[^`]*)`", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     node = engine.node
     api = Api(node, entropy=node.ports.entropy, log=node.ports.log, draining=Draining()).application()
+    # These words stand where ids do. They are routed with every method, for 405 where there is no endpoint.
+    words = {"/external-tasks/fetch-and-lock": "POST", "/messages/correlate": "POST"}
     served = [
-        (method, route.path.removeprefix("/api/v1"))
+        (method, without_names(path))
         for route in api.routes
         if isinstance(route, Route) and not FOREIGN.match(route.path)
         for method in route.methods or ()
-        if method != "HEAD"
+        if method != "HEAD" and words.get(path := route.path.removeprefix("/api/v1"), method) == method
     ]
-    assert sorted((method, without_names(path)) for method, path in listed) == sorted(
-        (method, without_names(path)) for method, path in served
-    )
+    assert sorted((method, without_names(path)) for method, path in listed) == sorted(served)
 
 
 def without_names(path: str) -> str:

@@ -8,6 +8,8 @@ import trio
 
 from stellwerk.app import ServedEngine
 
+FETCH = "/external-tasks/fetch-and-lock"
+
 
 async def topic(client: Any, name: str) -> Any:
     (row,) = [row for row in (await client.get("/topics")).body["topics"] if row["topic"] == name]
@@ -72,6 +74,39 @@ async def test_tasks_are_found_by_what_they_are(deployed: Any, engine: ServedEng
             assert [task["instance_id"] for task in tasks] == instances, query
         (locked,) = (await deployed.get("/external-tasks?state=LOCKED")).body["tasks"]
         assert (locked["task_id"], locked["lease"]["worker_id"]) == (offer["task_id"], "w-1")
+
+
+async def test_tasks_are_found_by_who_has_them_and_by_what_they_are_of(deployed: Any) -> None:
+    first = await deployed.start(business_key="A-17")
+    second = await deployed.start(business_key="B-4")
+    fetched = await deployed.post(FETCH, {"worker_id": "w/1 ü", "task_types": ["charge"], "max_tasks": 1})
+    (mine,) = fetched.body
+    (other,) = (await deployed.get("/external-tasks?state=READY")).body["tasks"]
+    assert (await deployed.send("PUT", f"/external-tasks/{other['task_id']}/priority", {"priority": -7})).status == 200
+    cases = {
+        "worker_id=w%2F1%20%C3%BC": [first],
+        "worker_id=w%2F1%20%C3%BC&state=locked&is_locked=true": [first],
+        "worker_id=w%2F1%20%C3%BC&topic=nothing": [],
+        "worker_id=somebody": [],
+        "is_locked=false": [second],
+        "business_key=B-4": [second],
+        "process=order": [first, second],
+        "process=stuck": [],
+        "definition_id=order:1&element_id=charge": [first, second],
+        "definition_id=order:2": [],
+        "element_id=e": [],
+        "with_retries_left=true": [first, second],
+        "with_retries_left=false": [],
+        "priority_from=-7&priority_to=-7": [second],
+        "priority_from=0": [first],
+    }
+    for query, instances in cases.items():
+        tasks = (await deployed.get(f"/external-tasks?{query}")).body["tasks"]
+        assert [task["instance_id"] for task in tasks] == instances, query
+    assert mine["process_instance_id"] == first
+    for query in ("is_locked=perhaps", "priority_from=high", "worker=w", "state=lost"):
+        refused = await deployed.get(f"/external-tasks?{query}")
+        assert (refused.status, query.partition("=")[0] in refused.body["detail"]) == (400, True), refused
 
 
 async def test_task_is_shown_with_its_attempts(deployed: Any, engine: ServedEngine, connect_worker: Any) -> None:
@@ -161,6 +196,44 @@ async def test_workers_are_listed_with_what_they_hold(deployed: Any, engine: Ser
     with trio.fail_after(5):
         while (await deployed.get("/workers")).body["workers"]:
             await trio.sleep(0.01)
+
+
+async def test_workers_that_poll_are_listed_with_what_they_hold(deployed: Any) -> None:
+    for _ in range(4):
+        await deployed.start()
+    assert (
+        len((await deployed.post(FETCH, {"worker_id": "w", "task_types": ["charge", "ship"], "max_tasks": 3})).body)
+        == 3
+    )
+    (task,) = (await deployed.post(FETCH, {"worker_id": "v", "task_types": ["charge"]})).body
+    first, second = (await deployed.get("/workers")).body["workers"]
+    assert (first["worker_id"], first["topics"]) == ("v", [{"topic": "charge", "max_tasks": 10, "held": 1}])
+    assert (second["worker_id"], second["topics"]) == (
+        "w",
+        [{"topic": "charge", "max_tasks": 3, "held": 3}, {"topic": "ship", "max_tasks": 3, "held": 0}],
+    )
+    held = (await deployed.get("/external-tasks?worker_id=w")).body["tasks"]
+    assert [one["lease"]["worker_id"] for one in held] == ["w"] * 3
+    done = await deployed.post(
+        f"/external-tasks/{task['task_id']}/complete", {"worker_id": "v", "fence": task["fence"]}
+    )
+    assert done.status == 200
+    unlocked = await deployed.post(f"/external-tasks/{held[0]['task_id']}/unlock", {"worker_id": "w"})
+    assert unlocked.status == 200
+    topics = [one["topics"][0] for one in (await deployed.get("/workers")).body["workers"]]
+    assert [one["held"] for one in topics] == [0, 2]
+
+
+async def test_a_worker_that_is_pushed_to_and_polls_is_counted_once(
+    deployed: Any, engine: ServedEngine, connect_worker: Any
+) -> None:
+    await deployed.start()
+    async with connect_worker(engine, "charge", worker_id="w") as worker:
+        await worker.task()
+        await deployed.start()
+        (_,) = (await deployed.post(FETCH, {"worker_id": "w", "task_types": ["charge"], "wait_ms": 5000})).body
+        workers = (await deployed.get("/workers")).body["workers"]
+        assert [one["topics"][0]["held"] for one in workers] == [1, 1]
 
 
 async def test_the_list_is_only_read(client: Any) -> None:

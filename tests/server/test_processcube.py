@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from starlette.requests import Request
@@ -19,8 +20,10 @@ from stellwerk.ports import ANYBODY, Identity, Scope
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.context import ApiContext
 from stellwerk.server.http.siblings import Siblings
+from stellwerk.server.http.structuring import wire_name
+from stellwerk.server.processcube import shapes
 from stellwerk.server.processcube.dialect import NOT_SERVED, PREFIX, processcube
-from stellwerk.server.processcube.engine_io import MalformedPackets, SocketClient
+from stellwerk.server.processcube.engine_io import MalformedPackets, Queues, SocketClient
 from stellwerk.server.processcube.errors import answer_error
 from stellwerk.server.processcube.notification_names import LONG_POLLING
 from stellwerk.server.processcube.notification_names import NOT_SERVED as NOT_TOLD
@@ -192,7 +195,7 @@ async def test_I3_a_key_sees_and_takes_only_what_it_names(cube: Any) -> None:
 
 async def test_the_dummy_token_of_the_clients_counts_as_none(cube: Any) -> None:
     assert (await _ask(cube, "GET", "/process_models", token="ZHVtbXlfdG9rZW4="))[0] == 200
-    await _key(cube, scopes=["client"])
+    await _key(cube, scopes=["admin"])
     assert (await _ask(cube, "GET", "/process_models", token="ZHVtbXlfdG9rZW4="))[0] == 401
 
 
@@ -293,7 +296,7 @@ async def _send(client: Any, target: str, packets: str) -> tuple[int, str]:
 
 def _socket_client(identity: Identity = ANYBODY) -> tuple[SocketClient, list[SocketClient]]:
     closed: list[SocketClient] = []
-    client = SocketClient("s-1", identity, SystemClock(), closed.append)
+    client = SocketClient("s-1", identity, SystemClock(), closed.append, Queues())
     client.receive("40/api,")
     return client, closed
 
@@ -354,6 +357,18 @@ async def test_the_page_names_every_endpoint_and_every_notification(engine: Serv
     assert refused == {one for line in text.splitlines() if re.search(r"\| 501", line) for one in _paths_in(line)}
     assert [name for name in (*LONG_POLLING, *LONG_POLLING.values()) if f"`{name}`" not in text] == []
     assert set(NOT_TOLD).isdisjoint(LONG_POLLING)
+
+
+def test_the_page_names_every_condition_of_the_queries() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for path, kind in (
+        ("GET /flow_node_instances", shapes.FlowNodesQuery),
+        ("GET /process_instances/query", shapes.InstancesQuery),
+        ("GET /process_definitions", shapes.DefinitionsQuery),
+    ):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{path}` |")]
+        named = re.findall(r"`(\w+)`", row.partition(" | ")[2])
+        assert sorted(named) == sorted(wire_name(field) for field in attrs.fields(kind)), path
 
 
 def _paths_in(line: str) -> list[str]:

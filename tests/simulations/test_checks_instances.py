@@ -692,6 +692,7 @@ def test_M1_a_message_arrives_and_stays_or_is_consumed_by_nobody() -> None:
 def test_M1_a_message_is_dropped_before_its_time() -> None:
     play = Play(MESSAGE)
     play.publish("m1")
+    play.rehearsal.cancel("i1")
     play.rehearsal.pass_ms(60_000)
     play.rehearsal.transact(DropMessages(play.rehearsal.now_ms))
     assert not play.findings.violations
@@ -699,3 +700,15 @@ def test_M1_a_message_is_dropped_before_its_time() -> None:
     assert play.doctored(lambda last: attrs.evolve(last, operations=(early,))) == {"M1"}
     # By a node whose own clock is ahead of the store's.
     assert play.doctored(lambda last: attrs.evolve(last, now_ms=last.now_ms - 1)) == {"M1"}
+
+
+def test_M1_a_message_is_dropped_that_was_waited_for_in_time() -> None:
+    play = Play(MESSAGE)
+    play.publish("m1")
+    play.rehearsal.pass_ms(60_000)
+    drop = DropMessages(play.rehearsal.now_ms)
+    play.rehearsal.transact(drop)
+    assert list(play.rehearsal.tables.messages) == ["m1"]
+    assert not play.findings.violations
+    play.rehearsal.transact(attrs.evolve(drop, given_up=("m1",)))
+    assert play.findings.invariants == {"M1"}

@@ -700,12 +700,23 @@ def test_L7_a_lock_that_nobody_sweeps() -> None:
     assert found_in_the_end(play) == {"L7"}
 
 
-def test_M1_a_message_and_who_waits_for_it_missed_each_other() -> None:
+@pytest.mark.parametrize("elapsed_ms", [0, 3_600_000])
+def test_M1_a_message_and_who_waits_for_it_missed_each_other(elapsed_ms: int) -> None:
     play = Play()
     play.rehearsal.start("i2", play.rehearsal.deploy(WAITS))
     now_ms = play.rehearsal.now_ms
     play.rehearsal.transact(PublishMessage(MessageRow("m1", "hello", "", b"{}", now_ms, now_ms + 1_000)))
+    play.rehearsal.pass_ms(elapsed_ms)
     assert found_in_the_end(play) == {"M1"}
+
+
+def test_a_message_that_nobody_waited_for_in_time_may_be_left() -> None:
+    play = Play()
+    definition_id, now_ms = play.rehearsal.deploy(WAITS), play.rehearsal.now_ms
+    play.rehearsal.transact(PublishMessage(MessageRow("m1", "hello", "", b"{}", now_ms, now_ms + 1_000)))
+    play.rehearsal.pass_ms(1_000)
+    play.rehearsal.start("i2", definition_id)
+    assert found_in_the_end(play) == set()
 
 
 def test_W1_a_row_changed_without_a_commit() -> None:

@@ -20,6 +20,7 @@ import pytest
 import trio
 import trio._core._run
 
+from simulations.kernel import scheduling
 from simulations.kernel.draws import Draws, between, chance, fraction, integer, pick
 from simulations.kernel.scheduling import PLACE, Scheduler, deterministic
 from simulations.kernel.simulation import Simulation
@@ -118,6 +119,50 @@ def test_going_round_in_circles_is_a_livelock() -> None:
     simulation = run(main)
     assert broken(simulation) == ["P1"]
     assert "circle" in simulation.properties.violations[0].message
+
+
+def test_going_round_in_circles_that_take_hardly_any_time_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(_: Simulation) -> None:
+        while True:
+            await trio.sleep(0.000_001)
+
+    monkeypatch.setattr(scheduling, "_STEPS_MAX", 1_000)
+    simulation = run(main)
+    assert broken(simulation) == ["P1"]
+    assert "steps of tasks and no end" in simulation.properties.violations[0].message
+
+
+STUBBORN = """
+import sys
+import trio
+from simulations.kernel.simulation import Simulation
+
+async def goes_on():
+    with trio.CancelScope(shield=True):
+        while True:
+            await trio.sleep(float(sys.argv[1]))
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(goes_on)
+        simulation.properties.always("X", False, "broken")
+
+simulation = Simulation(1)
+simulation.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pause", "why"), [("0", "steps of tasks at one instant"), ("0.5", "still goes on after 600 s")]
+)
+def test_what_cannot_be_cancelled_does_not_hang_the_harness(pause: str, why: str) -> None:
+    """Otherwise the end of a run, with or without a violation, would be waited for for ever."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", STUBBORN, pause]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Stuck: the run cannot be taken down" in done.stderr
+    assert why in done.stderr
 
 
 def test_an_error_that_nobody_caught_is_found() -> None:

@@ -57,6 +57,11 @@ def test_backlogs_are_counted_from_the_indexes_of_open_tasks(database: sqlite3.C
     assert not [row for row in program if row[1] == "Column" and row[2] in cursors], "no row of a READY task is read"
 
 
+def test_leases_of_workers_are_counted_from_the_index_of_locked_tasks(plans: Plans) -> None:
+    (plan,) = plans(task_listing.held_leases, ["w"], 0)
+    assert "external_tasks USING INDEX external_tasks_locked" in plan
+
+
 def _root_page(database: sqlite3.Connection, name: str) -> int:
     (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
     return int(page)
@@ -175,8 +180,10 @@ def test_awaited_messages_are_found_without_reading_every_subscription(plans: Pl
     (names,) = plans(messages.awaited_names, 10)
     assert "SCAN subscriptions" not in names
     (kept,) = plans(messages.waiting_messages, 0, 10, None)
-    assert "SEARCH s USING COVERING INDEX subscriptions_by_name (name=? AND key=?)" in kept
-    assert "SEARCH messages USING INDEX sqlite_autoindex_messages_1 (message_id>?)" in kept
+    assert "SEARCH s USING COVERING INDEX subscriptions_by_name (name=? AND key=? AND opened_at_ms<?)" in kept
+    assert "SEARCH m USING INDEX sqlite_autoindex_messages_1 (message_id>?)" in kept
+    (found,) = plans(messages.receivers, "paid", 10)
+    assert found == "SEARCH subscriptions USING INDEX subscriptions_by_name (name=?)"
 
 
 def test_messages_are_matched_as_far_as_they_are_asked_for(plans: Plans) -> None:
@@ -184,7 +191,18 @@ def test_messages_are_matched_as_far_as_they_are_asked_for(plans: Plans) -> None
     (plan,) = plans(messages.matched_messages, 0, 10)
     assert "MERGE (UNION ALL)" in plan
     assert "SCAN m USING INDEX messages_by_arrival" in plan
-    assert "SEARCH s USING INDEX subscriptions_by_name (name=? AND key=?)" in plan
+    assert "SEARCH s USING INDEX subscriptions_by_name (name=? AND key=? AND opened_at_ms<?)" in plan
     assert "SCAN m USING INDEX messages_for_instances" in plan
-    assert "SEARCH s USING INDEX subscriptions_of_instance (instance_id=?)" in plan
+    assert "SEARCH s USING INDEX subscriptions_of_instance (instance_id=? AND opened_at_ms<?)" in plan
     assert plan.count("TEMP B-TREE") == plan.count("TEMP B-TREE FOR RIGHT PART OF ORDER BY"), "within one message"
+
+
+def test_messages_whose_time_ended_are_dropped_by_one_look_at_an_index_each(plans: Plans) -> None:
+    """However many wait for the same name and key: since when the first of them does is what counts."""
+    before, drop, after = plans(messages.drop_messages, 1_000, ("m",))
+    for plan in (before, drop, after):
+        assert "SEARCH m USING INDEX messages_by_end (expires_at_ms<?)" in plan
+    assert "SEARCH s USING COVERING INDEX subscriptions_by_name (name=? AND key=? AND opened_at_ms<?)" in drop
+    assert "SEARCH s USING INDEX subscriptions_of_instance (instance_id=? AND opened_at_ms<?)" in drop
+    assert "SCAN m" not in drop
+    assert "SCAN s" not in drop

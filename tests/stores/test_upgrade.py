@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stellwerk.core.changes import RowChanges
-from stellwerk.ports import ApiKeyRow, Identity, Pruned, PruneInstances, Scope, StoreApiKey
+from stellwerk.ports import ApiKeyRow, DropMessages, Identity, Pruned, PruneInstances, Scope, StoreApiKey
 from stellwerk.stores.sqlite import SqliteStore
 from stellwerk.stores.sqlite import migrations as module
 from stellwerk.stores.sqlite.migrations import known_migrations
@@ -54,6 +54,35 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
     assert [row.instance_id for row in await store.instances()] == ["running"]
     (backlog,) = await store.topic_backlogs()
     assert (backlog.ready, backlog.locked) == (0, 1)
+    await store.close()
+
+
+async def test_what_waits_in_a_file_of_the_schema_before_has_waited_since_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engine.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database, monkeypatch.context() as earlier_version:
+        before = [migration for migration in known_migrations() if migration.number <= 4]
+        earlier_version.setattr(module, "known_migrations", lambda: before)
+        module.migrate(database, str(path))
+        database.execute("INSERT INTO subscriptions VALUES ('s', 'i', 'Catch_1', 'paid', 'k')")
+        database.execute("INSERT INTO start_subscriptions VALUES ('order', 'ordered', 'order:1')")
+        for message_id, name in (("m1", "paid"), ("m2", "ordered"), ("m3", "unheard")):
+            database.execute(
+                "INSERT INTO messages (message_id, name, key, variables, published_at_ms, expires_at_ms)"
+                " VALUES (?, ?, 'k', '{}', 1, 2)",
+                (message_id, name),
+            )
+    assert applied(path) == [1, 2, 3, 4]
+
+    store = store_at(path)
+    await store.open()
+    assert list(await store.transact([DropMessages(1_000)])) == [1]
+    found = await store.matched_messages(1_000, 10)
+    assert [(match.message.message_id, match.subscription_id, match.definition_id) for match in found] == [
+        ("m1", "s", None),
+        ("m2", None, "order:1"),
+    ]
     await store.close()
 
 

@@ -253,6 +253,30 @@ class Observed:
                 await self._changed.wait()
 
 
+class Served:
+    """A worker that is served in the background."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.ended = trio.Event()
+
+    async def serve(self, task_status: trio.TaskStatus[None]) -> None:
+        await self._worker.serve(task_status=task_status)
+        self.ended.set()
+
+
+@pytest.fixture
+def serve_worker(nursery: trio.Nursery) -> Callable[[Worker], Awaitable[Served]]:
+    """Serve a worker in the background, and wait until it has begun."""
+
+    async def begin(worker: Worker) -> Served:
+        served = Served(worker)
+        await nursery.start(served.serve)
+        return served
+
+    return begin
+
+
 @pytest.fixture
 def engine(nursery: trio.Nursery) -> ScriptedEngine:
     return ScriptedEngine(nursery)

@@ -15,31 +15,19 @@ if TYPE_CHECKING:
     from tests.worker.conftest import Observed, PolledEngine
 
 MakeTask = Callable[..., dict[str, Any]]
+Serve = Callable[..., Any]
 
 
 async def never_called(payload: object) -> None:
     raise AssertionError("the handler was called")
 
 
-class Served:
-    """A worker that is served in the background."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.ended = trio.Event()
-
-    async def serve(self, task_status: trio.TaskStatus[None]) -> None:
-        await self._worker.serve(task_status=task_status)
-        self.ended.set()
-
-
 async def test_fault_13_stopping_ends_the_polls_at_once(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve
 ) -> None:
     polling.worker.task("payment")(never_called)
-    polling.worker.task("mail")(never_called)
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    polling.worker.task("mail", lock_duration=60)(never_called)
+    served = await serve_worker(polling.worker)
     polls = [await polled.receive_poll(task_types=[topic]) for topic in ("payment", "mail")]
     before = trio.current_time()
     polling.worker.stop()
@@ -53,12 +41,11 @@ async def test_fault_13_stopping_ends_the_polls_at_once(
 
 
 async def test_fault_13_tasks_that_were_on_their_way_go_back(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery, pulled_task: MakeTask
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve, pulled_task: MakeTask
 ) -> None:
     """The engine answered before it noticed that the worker stops."""
     polling.worker.task("payment")(never_called)
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(polling.worker)
     poll = await polled.receive_poll()
     polling.worker.stop()
     await poll.connection.worker_left.wait()
@@ -73,11 +60,10 @@ async def test_fault_13_tasks_that_were_on_their_way_go_back(
 
 
 async def test_an_engine_that_does_not_notice_is_not_waited_for_for_long(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve
 ) -> None:
     polling.worker.task("payment")(never_called)
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(polling.worker)
     await polled.receive_poll()
     before = trio.current_time()
     polling.worker.stop()
@@ -86,12 +72,11 @@ async def test_an_engine_that_does_not_notice_is_not_waited_for_for_long(
 
 
 async def test_W10_an_engine_that_is_away_does_not_hold_up_the_end(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve
 ) -> None:
     polling.worker.task("payment")(never_called)
     polled.refuses = True
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(polling.worker)
     await trio.sleep(100)
     before = trio.current_time()
     polling.worker.stop()
@@ -101,15 +86,14 @@ async def test_W10_an_engine_that_is_away_does_not_hold_up_the_end(
 
 
 async def test_fault_75_while_it_stops_leases_are_extended_and_results_taken(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery, pulled_task: MakeTask
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve, pulled_task: MakeTask
 ) -> None:
     @polling.worker.task("payment", max_tasks=1)
     async def work(payload: object) -> dict[str, int]:
         await trio.sleep(50)
         return {"receipt": 1}
 
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(polling.worker)
     await (await polled.receive_poll()).answer([pulled_task()])
     await trio.sleep(1)
     polling.worker.stop(grace=100)
@@ -123,7 +107,7 @@ async def test_fault_75_while_it_stops_leases_are_extended_and_results_taken(
 
 
 async def test_fault_76_after_the_grace_what_is_unfinished_goes_back(
-    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery, pulled_task: MakeTask
+    autojump_clock: MockClock, polled: PolledEngine, polling: Observed, serve_worker: Serve, pulled_task: MakeTask
 ) -> None:
     reasons: list[str | None] = []
 
@@ -134,8 +118,7 @@ async def test_fault_76_after_the_grace_what_is_unfinished_goes_back(
         finally:
             reasons.append(task.signal.reason)
 
-    served = Served(polling.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(polling.worker)
     await (await polled.receive_poll()).answer([pulled_task()])
     await trio.sleep(1)
     before = trio.current_time()
@@ -247,7 +230,6 @@ async def test_an_answer_that_is_none_of_this_api_is_reported_and_ends_the_worke
     autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery
 ) -> None:
     polling.worker.task("payment")(never_called)
-    served = Served(polling.worker)
 
     async def nonsense() -> None:
         while True:
@@ -255,14 +237,14 @@ async def test_an_answer_that_is_none_of_this_api_is_reported_and_ends_the_worke
 
     nursery.start_soon(nonsense)
     with pytest.raises(BaseException, match="5 critical errors in a row") as failed:
-        await served.serve(trio.TASK_STATUS_IGNORED)
+        await polling.worker.serve()
     assert "fetch-and-lock: Expected `str`, got `int` @ $[0].task_id" in str(failed.value)
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
 
 
-async def test_W11_a_refused_credential_is_replaced_once_and_the_request_repeated(
+async def test_a_refused_credential_is_replaced_once_and_the_request_repeated(
     autojump_clock: MockClock, polled: PolledEngine, nursery: trio.Nursery, pulled_task: MakeTask, observe: Any
 ) -> None:
     tokens = iter(["first", "second", "third"])
@@ -294,7 +276,7 @@ async def test_W11_a_refused_credential_is_replaced_once_and_the_request_repeate
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "unauthenticated"), (403, "forbidden")])
-async def test_W11_who_is_not_let_in_gives_up_after_five_tries(
+async def test_who_is_not_let_in_gives_up_after_five_tries(
     autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery, status: int, code: str
 ) -> None:
     polling.worker.task("payment")(never_called)
@@ -309,7 +291,7 @@ async def test_W11_who_is_not_let_in_gives_up_after_five_tries(
     assert polling.error_kinds == ["permanentAuthorizationError"] * 5
 
 
-async def test_W11_a_topic_that_is_forbidden_ends_the_worker_though_others_are_allowed(
+async def test_a_topic_that_is_forbidden_ends_the_worker_though_others_are_allowed(
     autojump_clock: MockClock, polled: PolledEngine, polling: Observed, nursery: trio.Nursery
 ) -> None:
     polling.worker.task("payment")(never_called)
@@ -318,7 +300,7 @@ async def test_W11_a_topic_that_is_forbidden_ends_the_worker_though_others_are_a
     async def answer() -> None:
         while True:
             poll = await polled.receive("fetch-and-lock")
-            await (poll.answer([]) if poll.body["task_types"] == ["payment"] else poll.refuse(403, "forbidden"))
+            await (poll.refuse(403, "forbidden") if "mail" in poll.body["task_types"] else poll.answer([]))
 
     nursery.start_soon(answer)
     with pytest.raises(BaseException, match="because forbidden"):

@@ -637,7 +637,10 @@ async def test_W8_five_critical_errors_in_a_row_stop_the_worker(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refuse)
-        with pytest.raises(WorkerGaveUp, match="after 5 critical errors in a row; the last: not for you"):
+        with pytest.raises(
+            WorkerGaveUp,
+            match="after 5 critical errors in a row; the last: http://engine:10560 refuses this worker: not for you",
+        ):
             await observed.worker.serve()
     assert observed.error_kinds == ["permanentAuthorizationError"] * 5
     assert not observed.worker.is_healthy()

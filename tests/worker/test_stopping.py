@@ -10,36 +10,24 @@ import trio
 from trio.testing import MockClock
 
 from stellwerk.errors import Conflict
-from stellwerk.worker import Task, Worker
+from stellwerk.worker import Task
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Observed
     from tests.worker.conftest import ScriptedEngine as Engine
 
 Offer = Callable[..., dict[str, Any]]
+Serve = Callable[..., Any]
 
 
 async def never_called(payload: object) -> None: ...
 
 
-class Served:
-    """A worker that is served in the background."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.ended = trio.Event()
-
-    async def serve(self, task_status: trio.TaskStatus[None]) -> None:
-        await self._worker.serve(task_status=task_status)
-        self.ended.set()
-
-
 async def test_W10_an_idle_worker_says_goodbye_at_once(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve
 ) -> None:
     observed.worker.task("payment")(never_called)
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     before = trio.current_time()
     observed.worker.stop()
@@ -53,12 +41,11 @@ async def test_W10_an_idle_worker_says_goodbye_at_once(
 
 
 async def test_W10_without_a_connection_an_idle_worker_stops_at_once(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve
 ) -> None:
     observed.worker.task("payment")(never_called)
     engine.refuses = True
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     await trio.sleep(100)
     before = trio.current_time()
     observed.worker.stop()
@@ -67,7 +54,7 @@ async def test_W10_without_a_connection_an_idle_worker_stops_at_once(
 
 
 async def test_W10_running_handlers_get_the_abort_signal_and_the_task_goes_back(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     reasons: list[str | None] = []
 
@@ -90,8 +77,7 @@ async def test_W10_running_handlers_get_the_abort_signal_and_the_task_goes_back(
             await task.wait_cancelled()
         return {"finished": True}
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer("t1"), offer("t2", topic="aborts"), offer("t3", topic="finishes"))
     await trio.sleep(1)
@@ -111,15 +97,14 @@ async def test_W10_running_handlers_get_the_abort_signal_and_the_task_goes_back(
 
 
 async def test_W10_with_a_grace_period_running_work_is_finished(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     @observed.worker.task("payment")
     async def charge(payload: object, task: Task) -> dict[str, bool]:
         await trio.sleep(20)
         return {"cancelled": task.cancelled}
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
     await trio.sleep(1)
@@ -131,7 +116,7 @@ async def test_W10_with_a_grace_period_running_work_is_finished(
 
 
 async def test_fault_13_a_task_that_arrives_during_the_stop_goes_back_untouched(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     started: list[str] = []
 
@@ -140,8 +125,7 @@ async def test_fault_13_a_task_that_arrives_during_the_stop_goes_back_untouched(
         started.append(task.id)
         await trio.sleep(5)
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer("t1"))
     await trio.sleep(1)
@@ -158,13 +142,12 @@ async def test_fault_13_a_task_that_arrives_during_the_stop_goes_back_untouched(
 
 
 async def test_fault_74_the_worker_does_not_leave_before_its_results_were_acknowledged(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     @observed.worker.task("payment")
     async def charge(payload: object) -> None: ...
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
     await peer.receive("complete")
@@ -182,14 +165,13 @@ async def test_fault_74_the_worker_does_not_leave_before_its_results_were_acknow
 
 
 async def test_fault_75_renewals_go_on_during_the_drain(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     @observed.worker.task("payment")
     async def charge(payload: object) -> None:
         await trio.sleep(100)
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
     await observed.wait_for_heartbeat("processExternalTask", "t1")
@@ -205,15 +187,14 @@ async def test_fault_75_renewals_go_on_during_the_drain(
 
 
 async def test_fault_76_a_handler_that_does_not_end_gives_its_task_back(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     @observed.worker.task("payment")
     async def stubborn(payload: object) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(20)
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
     await trio.sleep(1)
@@ -229,13 +210,12 @@ async def test_fault_76_a_handler_that_does_not_end_gives_its_task_back(
 
 
 async def test_the_stop_ends_even_when_the_engine_never_answers(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery, offer: Offer
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve, offer: Offer
 ) -> None:
     @observed.worker.task("payment")
     async def charge(payload: object) -> None: ...
 
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     peer = await engine.accept_welcomed()
     await peer.offer(offer())
     await peer.receive("complete")
@@ -247,11 +227,10 @@ async def test_the_stop_ends_even_when_the_engine_never_answers(
 
 
 async def test_W10_dispose_is_for_good(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve
 ) -> None:
     observed.worker.task("payment")(never_called)
-    served = Served(observed.worker)
-    await nursery.start(served.serve)
+    served = await serve_worker(observed.worker)
     await engine.accept_welcomed()
     observed.worker.dispose()
     await served.ended.wait()
@@ -260,13 +239,12 @@ async def test_W10_dispose_is_for_good(
 
 
 async def test_a_stopped_worker_can_serve_again_as_a_new_process_would(
-    autojump_clock: MockClock, engine: Engine, observed: Observed, nursery: trio.Nursery
+    autojump_clock: MockClock, engine: Engine, observed: Observed, serve_worker: Serve
 ) -> None:
     observed.worker.task("payment")(never_called)
     boots = set()
     for _ in range(2):
-        served = Served(observed.worker)
-        await nursery.start(served.serve)
+        served = await serve_worker(observed.worker)
         peer = await engine.accept()
         hello = await peer.welcome()
         assert hello["session_no"] == 1

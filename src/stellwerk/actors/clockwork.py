@@ -7,6 +7,7 @@ store the clockwork of every node does so: timers are claimed, and of all else t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -27,7 +28,7 @@ from stellwerk.core.commands import (
     StartInstance,
 )
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import CallerError, InvariantBroken, PeerError, StellwerkError
+from stellwerk.errors import CallerError, Conflict, InvariantBroken, NotFound, PeerError, StellwerkError
 from stellwerk.ids import derived_id
 from stellwerk.json_values import canonical_object, loads
 from stellwerk.ports import (
@@ -46,6 +47,9 @@ POLL_SECONDS = 1.0
 _BATCH = 1_000
 _FULL_BATCH_PAUSE_SECONDS = 0.05
 _DROP_MESSAGES_SECONDS = 60.0
+_REFUSALS_MAX = 5
+"""Of a message: then it goes when its time to live ends, although something waits for it. It would be in the way of
+others as long as that waits."""
 
 
 class ClockworkServices(Protocol):
@@ -74,6 +78,8 @@ class Clockwork:
         self._message_wake = trio.Event()
         self._tried_again: set[str] = set()
         """Messages that were refused and matched again at once; the next time they wait for the poll."""
+        self._refusals: Counter[str] = Counter()
+        """How often each message could not be taken by what waits for it (the instance has no room, say)."""
         self._started: set[str] = set()
         """Messages whose instance exists: they were published again after they had been forgotten."""
         self.locks_reclaimed = 0
@@ -153,12 +159,17 @@ class Clockwork:
                 if match.message.message_id not in self._started:
                     await self._correlate(match)
             if self._clock.monotonic() >= drop_at:
-                await self._services.committer.submit(DropMessages(now_ms))
+                await self._services.committer.submit(DropMessages(now_ms, self._hopeless()))
                 self._tried_again.clear()
+                self._refusals.clear()
                 self._started.clear()
                 drop_at = self._clock.monotonic() + _DROP_MESSAGES_SECONDS
             with trio.move_on_after(POLL_SECONDS):
                 await self._message_wake.wait()
+
+    def _hopeless(self) -> tuple[str, ...]:
+        refused = {message_id for message_id, count in self._refusals.items() if count >= _REFUSALS_MAX}
+        return tuple(sorted(self._started | refused))
 
     async def end_drained(self) -> None:
         """Draining tasks that lost their lease while nobody looked (consistency.md 15)."""
@@ -173,6 +184,7 @@ class Clockwork:
         try:
             instance_id, command = await self._correlation(match)
         except (CallerError, InvariantBroken) as error:
+            self._refusals[message_id] += 1
             self._services.ports.log.warning("message not correlated", message_id=message_id, reason=error.message)
         else:
             await self._send(message_id, instance_id, command)
@@ -221,6 +233,8 @@ class Clockwork:
                     self._not_correlated(subject, refusal)
             except StellwerkError as error:
                 self._log("will be tried again", subject, instance_id, command, error, is_warning=True)
+                if isinstance(error, InvariantBroken):
+                    self._refusals[subject] += 1
             else:
                 done()
                 # The next message for the same subscription may wait already.
@@ -247,12 +261,15 @@ class Clockwork:
         name = type(command).__name__
         write(event, command=name, subject=subject, instance=instance_id, reason=error.message)
 
-    def _not_correlated(self, message_id: str, refusal: StellwerkError) -> None:
+    def _not_correlated(self, message_id: str, refusal: CallerError | PeerError) -> None:
         """Another subscription may take it, so it is matched again; but at once only one time, or a message that is
         refused whenever it is tried (the instance has no room, say) would keep the engine busy."""
         if refusal.code == "exists":
             self._started.add(message_id)
-        elif message_id not in self._tried_again:
+            return
+        if not isinstance(refusal, Conflict | NotFound):
+            self._refusals[message_id] += 1
+        if message_id not in self._tried_again:
             self._tried_again.add(message_id)
             self._message_wake.set()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import attrs
 
@@ -18,6 +19,7 @@ __all__ = [
     "TopicView",
     "WorkerView",
     "attended_by",
+    "polling_workers",
     "session_reports",
     "topic_reports",
     "topic_views",
@@ -51,7 +53,8 @@ class SubscriptionView:
     topic: str
     max_tasks: int
     held: int
-    """Leases that the worker holds now. On other nodes: held when these reported last."""
+    """Leases that the worker holds now. Of one that is connected to another node: held when that reported last. Of one
+    that polls: all of its leases that came by polls, whichever node it asked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -157,10 +160,45 @@ def topic_views(backlogs: Iterable[TopicBacklog], nodes: Sequence[NodeReport]) -
     ]
 
 
-def worker_views(nodes: Iterable[NodeReport]) -> list[WorkerView]:
-    """By worker id, and the longest connected first."""
-    views = [_worker_view(session, node.name) for node in nodes for session in node.sessions]
+def polling_workers(nodes: Iterable[NodeReport]) -> list[str]:
+    """Ids of those that poll, sorted."""
+    return sorted({session.worker_id for session in _sessions(nodes) if session.polls})
+
+
+def worker_views(nodes: Sequence[NodeReport], locked: Mapping[tuple[str, str], int]) -> list[WorkerView]:
+    """By worker id, and the longest connected first.
+
+    :param locked: by worker id and topic: how many tasks those that poll have locked, as the store has it.
+    """
+    pushed = Counter[tuple[str, str]]()
+    for session in _sessions(nodes):
+        pushed.update({(session.worker_id, one.topic): one.held for one in session.subscriptions})
+    pulled = {key: count - pushed[key] for key, count in locked.items() if count > pushed[key]}
+    by_worker: dict[str, dict[str, int]] = {}
+    for (worker_id, topic), count in sorted(pulled.items()):
+        by_worker.setdefault(worker_id, {})[topic] = count
+    views = [
+        _worker_view(_with_leases(session, by_worker.get(session.worker_id, {})), node.name)
+        for node in nodes
+        for session in node.sessions
+    ]
     return sorted(views, key=lambda view: (view.worker_id, view.connected_at_ms, view.session_id))
+
+
+def _sessions(nodes: Iterable[NodeReport]) -> Iterator[SessionReport]:
+    return (session for node in nodes for session in node.sessions)
+
+
+def _with_leases(session: SessionReport, held: Mapping[str, int]) -> SessionReport:
+    """:param held: by topic, of one that polls. It need not have polled lately for what it is at work on."""
+    if not session.polls:
+        return session
+    known = [SubscriptionReport(one.topic, one.max_tasks, held.get(one.topic, 0)) for one in session.subscriptions]
+    further = held.keys() - {one.topic for one in known}
+    return attrs.evolve(
+        session,
+        subscriptions=(*known, *[SubscriptionReport(topic, 0, held[topic]) for topic in sorted(further)]),
+    )
 
 
 def _worker_view(session: SessionReport, node: str) -> WorkerView:

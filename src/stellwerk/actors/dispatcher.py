@@ -10,6 +10,7 @@ not find any more, and tells the others when tasks become READY for which no wor
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -20,9 +21,10 @@ from stellwerk.actors.committer import Committer
 from stellwerk.actors.doubts import LeaseDoubts
 from stellwerk.actors.filters import TopicFilters, insert_sorted, remove_sorted
 from stellwerk.actors.leases import HeldLease, LeaseBook, Subscription, WorkerLink, deadline_of
+from stellwerk.actors.turns import Turns
 from stellwerk.core.changes import NewTask
 from stellwerk.core.external_task import ExternalTask
-from stellwerk.errors import StellwerkError, StoreUnavailable
+from stellwerk.errors import Overloaded, StellwerkError, StoreUnavailable
 from stellwerk.limits import Limits
 from stellwerk.ports import (
     BirthLease,
@@ -63,6 +65,8 @@ class DispatcherServices:
     leases: LeaseBook
     limits: Limits
     doubts: LeaseDoubts
+    turns: Turns
+    """Of filters that have patterns."""
 
 
 @attrs.define
@@ -103,7 +107,11 @@ class TopicDispatcher:
         self._passes: dict[tuple[str, int], _Pass] = {}
         self._ready: list[ReadyTask] = []
         """A heap; sorted while a subscription filters."""
-        self.filters = TopicFilters(topic, services.ports, services.limits, self._holders_of_filters, self.wake)
+        self.filters = TopicFilters(
+            topic, services.ports, services.limits, self._holders_of_filters, self.wake, services.turns
+        )
+        self._polled_filters: dict[str, Counter[str]] = {}
+        """By worker: the filters of its polls, and of how many."""
         self._known: dict[str, ReadyTask] = {}
         """Those of `_ready`, by id."""
         self._dry = False
@@ -124,6 +132,8 @@ class TopicDispatcher:
         """Nothing is under way: it waits for its next wake-up."""
         self.last_active = self._clock.monotonic()
         """When somebody last had to do with it, as far as `idle` knows."""
+        self.turn = 0
+        """Greater than that of the topics which polls of several topics favoured before."""
 
     def __repr__(self) -> str:
         return f"<TopicDispatcher {self.topic!r} ready {len(self._ready)} workers {self.workers}>"
@@ -172,7 +182,12 @@ class TopicDispatcher:
 
         ``looked`` is told when it has got what it can have of the READY tasks that are known here: with False while it
         is not sure that there are no others in the store (`scan_soon` makes it sure), once with True when it is.
+
+        :raises Overloaded: its worker waits with too many other filters.
         """
+        if subscription.filter is not None:
+            self.check_filters(subscription.link, subscription.filter.key)
+            self._polled_filters.setdefault(subscription.link.holder.worker_id, Counter())[subscription.filter.key] += 1
         alike = self._polls.setdefault(subscription.filter_key, {})
         alike[subscription.key] = subscription
         self._passes[subscription.key] = _Pass(subscription, looked, self._scans_begun)
@@ -185,16 +200,46 @@ class TopicDispatcher:
         self.last_active = self._clock.monotonic()
         self._passes.pop(subscription.key, None)
         alike = self._polls.get(subscription.filter_key, {})
-        if alike.pop(subscription.key, None) is None or alike:
+        if alike.pop(subscription.key, None) is None:
+            return
+        if subscription.filter is not None:
+            self._forget_filter(subscription.link.holder.worker_id, subscription.filter.key)
+        if alike:
             return
         del self._polls[subscription.filter_key]
         if subscription.filter is not None:
             self.filters_changed()
 
+    def check_filters(self, link: WorkerLink, key: str) -> None:
+        """:raises Overloaded: with one more filter its worker would have too many for this topic."""
+        worker_id = link.holder.worker_id
+        filters = set(self._polled_filters.get(worker_id, ()))
+        filters |= {
+            held.filter.key
+            for held in self._subscriptions.values()
+            if held.filter is not None and held.link is not link and held.link.holder.worker_id == worker_id
+        }
+        filters_max = self._services.limits.worker_filters_max
+        if key not in filters and len(filters) >= filters_max:
+            raise Overloaded(
+                f"a worker has at most {filters_max} different filters for one topic at a time, and {worker_id} has as "
+                f"many for {self.topic}"
+            )
+
+    def _forget_filter(self, worker_id: str, key: str) -> None:
+        counts = self._polled_filters[worker_id]
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
+        if not counts:
+            del self._polled_filters[worker_id]
+
     def _holders_of_filters(self) -> Iterator[Subscription]:
-        """Of each filter at least one subscription that has it; all those of sessions."""
+        """Of each filter all subscriptions of sessions that have it, and of polls those that have waited longest."""
         yield from (held for held in self._subscriptions.values() if held.filter is not None)
-        yield from (next(iter(polls.values())) for key, polls in self._polls.items() if key is not None)
+        for key, polls in self._polls.items():
+            if key is not None:
+                yield from islice(polls.values(), _POLLS_AT_ONCE)
 
     def _takers(self) -> Iterator[Subscription]:
         """Who might take a task: all sessions, and of polls with the same filter those that have waited longest."""
@@ -565,7 +610,7 @@ class TopicDispatcher:
             self.extended(held, answer.task, began)
             renewed.setdefault(held.link.holder.session_id, []).append((held, answer.task))
             self.statistics.renewed += 1
-        elif self._services.leases.remove(held.task_id, held.fence) is not None:
+        elif self._services.leases.drop(held):
             held.link.revoked([(held.task_id, held.fence)], "lost")
             self.wake()
 

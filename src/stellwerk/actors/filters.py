@@ -4,12 +4,16 @@ Each filter has a queue of the tasks that it has not rejected, in the order of h
 front; where the front is not decided yet, the screening service reads variables from the store and searches them in
 the background, a batch at a time. Renewals and other subscriptions never wait for that. What was decided once stays
 decided while the task is READY: variables of a task never change.
+
+Patterns can be slow, and all of a node share one thread: they take turns, the worker that had the least time first.
+Other conditions never wait for them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -17,6 +21,7 @@ import trio
 
 from stellwerk.actors.leases import Subscription
 from stellwerk.actors.payloads import TaskFilter
+from stellwerk.actors.turns import Turns
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.limits import Limits
 from stellwerk.ports import Ports, ReadyTask
@@ -27,6 +32,8 @@ _BATCH_MAX = 100
 _BATCH_BYTES_MAX = 4 * 1024 * 1024
 _BATCH_SECONDS = 0.05
 """Batches become smaller when one takes longer: the thread also serves others."""
+_QUICK_BYTES_MAX = 16 * 1024
+"""Of variables: so much is compared with values within a millisecond, and needs no thread."""
 _UNUSED_MAX = 8
 """Filters without a subscription whose queues are kept: a worker that polls comes back with the same one, and what was
 decided for it must not be decided anew each time."""
@@ -48,6 +55,12 @@ class _Queue:
     slowness_is_logged: bool = False
     unused_since: float | None = None
     """Monotonic seconds; None: a subscription has this filter."""
+    decided: int = 0
+    """So often a task was found to match or not."""
+    screenings: int = 0
+    """Number of the last batch, among those of all queues."""
+    worker_id: str = ""
+    """One of those who have or had this filter."""
 
     def leave(self, now: float) -> None:
         """No subscription has this filter any more."""
@@ -65,6 +78,7 @@ class _Queue:
         return found
 
     def decide(self, task: ReadyTask, matches: bool) -> None:
+        self.decided += 1
         if not matches:
             remove_sorted(self.waiting, task)
         elif is_in_sorted(self.waiting, task):
@@ -79,8 +93,20 @@ class _Queue:
         self.batch = max(1, self.batch // 2) if longer else min(_BATCH_MAX, self.batch * 2)
 
 
+@attrs.define(eq=False)
+class _Lane:
+    """Filters that are decided one after the other."""
+
+    has_patterns: bool
+    turns: Turns
+    wanted: trio.Event = attrs.field(factory=trio.Event)
+
+
 class TopicFilters:
-    """``subscriptions`` gives at least one with each filter that there is; ``changed`` is called as more is decided."""
+    """``subscriptions`` gives some with each filter that there is; ``changed`` is called as more is decided.
+
+    ``turns``: of patterns, over all topics.
+    """
 
     def __init__(
         self,
@@ -89,6 +115,7 @@ class TopicFilters:
         limits: Limits,
         subscriptions: Callable[[], Iterable[Subscription]],
         changed: Callable[[], None],
+        turns: Turns,
     ) -> None:
         self._topic = topic
         self._ports = ports
@@ -96,7 +123,9 @@ class TopicFilters:
         self._subscriptions = subscriptions
         self._changed = changed
         self._queues: dict[str, _Queue] = {}
-        self._wanted = trio.Event()
+        self._quick = _Lane(has_patterns=False, turns=Turns(ports.clock))
+        self._patterns = _Lane(has_patterns=True, turns=turns)
+        self._screenings = 0
 
     def __repr__(self) -> str:
         return f"<TopicFilters {self._topic!r} {list(self._queues)}>"
@@ -108,7 +137,8 @@ class TopicFilters:
 
     def subscriptions_changed(self, ready: list[ReadyTask]) -> None:
         """Queues for the filters that there are now; ``ready`` is sorted where need be."""
-        filters = {held.filter.key: held.filter for held in self._subscriptions() if held.filter is not None}
+        holders = list(self._subscriptions())
+        filters = {held.filter.key: held.filter for held in holders if held.filter is not None}
         if filters and not self._queues:
             ready.sort(key=lambda task: (task.rank, task.created_at_ms, task.task_id))  # as they compare, but faster
         queues = {key: queue for key, queue in self._queues.items() if key not in filters}
@@ -117,15 +147,24 @@ class TopicFilters:
         for key, wanted in filters.items():
             queues[key] = self._queues.get(key) or _Queue(wanted, list(ready))
             queues[key].unused_since = None
+        for held in holders:
+            if held.filter is not None:
+                queues[held.filter.key].worker_id = held.link.holder.worker_id
         self._queues = queues
         self.forget_unused()
 
     def forget_unused(self) -> None:
         """Queues that nobody came back for."""
-        unused = [(queue.unused_since, key) for key, queue in self._queues.items() if queue.unused_since is not None]
         too_old = self._ports.clock.monotonic() - _UNUSED_SECONDS
-        for _, key in unused[:-_UNUSED_MAX] + [entry for entry in unused[-_UNUSED_MAX:] if entry[0] <= too_old]:
-            del self._queues[key]
+        unused = {key: queue for key, queue in self._queues.items() if queue.unused_since is not None}
+        for key, queue in list(unused.items()):
+            if queue.unused_since is not None and queue.unused_since <= too_old:
+                del self._queues[key], unused[key]
+        while len(unused) > _UNUSED_MAX:
+            # The oldest of whoever has most: one that changes its filter with every poll displaces only its own.
+            counts = Counter(queue.worker_id for queue in unused.values())
+            key = max(unused, key=lambda key: counts[unused[key].worker_id])
+            del self._queues[key], unused[key]
 
     def add(self, task: ReadyTask) -> None:
         for queue in self._queues.values():
@@ -147,24 +186,73 @@ class TopicFilters:
         if queue.waiting[0].task_id in queue.matching:
             return queue.waiting[0]
         queue.is_wanted = True
-        self._wanted.set()
+        (self._patterns if queue.filter.has_pattern else self._quick).wanted.set()
         return None
+
+    def decided(self, key: str) -> int:
+        """How often it was decided whether a task matches, since this filter is known here."""
+        queue = self._queues.get(key)
+        return 0 if queue is None else queue.decided
 
     # --- the service -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._serve, self._quick)
+            nursery.start_soon(self._serve, self._patterns)
+
+    async def _serve(self, lane: _Lane) -> None:
         while True:
-            self._wanted = trio.Event()
-            for queue in list(self._queues.values()):
-                if queue.is_wanted:
-                    await self._screen(queue)
-            await self._wanted.wait()
+            lane.wanted = trio.Event()
+            while self._next(lane) is not None:
+                async with lane.turns.turn(partial(self._share, lane)):
+                    await self._screen_next(lane)
+            await lane.wanted.wait()
+
+    def _share(self, lane: _Lane) -> float:
+        """What whoever is served next has had."""
+        following = self._next(lane)
+        return 0.0 if following is None else lane.turns.had(following[1])
+
+    async def _screen_next(self, lane: _Lane) -> None:
+        following = self._next(lane)
+        if following is not None:
+            queue, worker_id = following
+            self._screenings += 1
+            queue.screenings = self._screenings
+            with lane.turns.charged(worker_id):
+                await self._screen(queue)
+
+    def _next(self, lane: _Lane) -> tuple[_Queue, str] | None:
+        """Of the worker that has had the least, the filter that has waited longest; and who pays for it."""
+        wanted = [
+            queue
+            for queue in self._queues.values()
+            if queue.is_wanted and queue.filter.has_pattern is lane.has_patterns
+        ]
+        if not wanted:
+            return None
+        workers = self._workers()
+        payers = [(queue, lane.turns.least(workers.get(queue.filter.key, (queue.worker_id,)))) for queue in wanted]
+        return min(payers, key=lambda entry: (lane.turns.had(entry[1]), entry[0].screenings))
+
+    def _workers(self) -> Mapping[str, set[str]]:
+        """By filter, those who have it."""
+        found: dict[str, set[str]] = {}
+        for held in self._subscriptions():
+            if held.filter is not None:
+                found.setdefault(held.filter.key, set()).add(held.link.holder.worker_id)
+        return found
 
     async def _screen(self, queue: _Queue) -> None:
         hints = queue.undecided()
         tasks = await self._tasks(hints)
         began = self._ports.clock.monotonic()
-        verdicts = await self._ports.background.run_sync(partial(_verdicts, queue.filter, tasks, self._seconds_max))
+        decide = partial(_verdicts, queue.filter, tasks, self._seconds_max)
+        if queue.filter.has_pattern or sum(map(_size_of, tasks)) > _QUICK_BYTES_MAX:
+            verdicts = await self._ports.background.run_sync(decide)
+        else:
+            verdicts = decide()
         queue.batch_took(self._ports.clock.monotonic() - began)
         for hint, verdict in zip(hints, verdicts, strict=False):
             queue.decide(hint, verdict is True)
@@ -180,7 +268,7 @@ class TopicFilters:
         for hint in hints:
             task = await self._ports.store.task(hint.task_id)
             tasks.append(task)
-            size += 0 if task is None else len(task.variables)
+            size += _size_of(task)
             if size > _BATCH_BYTES_MAX:
                 break
         return tasks
@@ -198,6 +286,10 @@ class TopicFilters:
             filter=queue.filter.text,
             task=task.task_id,
         )
+
+
+def _size_of(task: ExternalTask | None) -> int:
+    return 0 if task is None else len(task.variables)
 
 
 def _verdicts(wanted: TaskFilter, tasks: Sequence[ExternalTask | None], seconds_max: float) -> list[bool | None]:

@@ -89,7 +89,11 @@ class Subscription:
     def room(self) -> int:
         if not self.link.accepts_work:
             return 0
-        return max(0, self.max_tasks - len(self.leases) - len(self.reserved))
+        return max(0, self.max_tasks - self.taken)
+
+    @property
+    def taken(self) -> int:
+        return len(self.leases) + len(self.reserved)
 
     def reserve(self, task_id: str, payload_bytes: int) -> None:
         self.reserved.setdefault(task_id, []).append(payload_bytes)
@@ -180,6 +184,14 @@ class LeaseBook:
 
     def is_finished(self, task_id: str, fence: int) -> bool:
         return (task_id, fence) in self._finished
+
+    def drop(self, held: HeldLease) -> bool:
+        """Forget the lease if it stands here as it was then. One that a later session of its worker has kept, with the
+        same fence, is none of the earlier session's business any more."""
+        if self._by_task.get(held.task_id) is not held:
+            return False
+        self.remove(held.task_id)
+        return True
 
     def remove(self, task_id: str, fence: int | None = None) -> HeldLease | None:
         """Forget the lease (of this fence, if one is given)."""

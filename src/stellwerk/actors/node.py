@@ -39,6 +39,7 @@ from stellwerk.actors.requests import SessionStatistics
 from stellwerk.actors.session import WorkerSession
 from stellwerk.actors.supervisor import start_actor, supervise
 from stellwerk.actors.topics import Topics
+from stellwerk.actors.turns import Turns
 from stellwerk.actors.views import EndWaiters
 from stellwerk.core.changes import RowChanges
 from stellwerk.core.commands import EndDraining, EndTaskInFailure, FailureKind
@@ -66,7 +67,8 @@ class Node(NodeReads, NodeOperations, NodePulling, NodeMaintenance):
         self.committer = Committer(ports, config.limits)
         self.definition_cache = Definitions(ports, self.committer, config.limits)
         self.doubts = LeaseDoubts(ports, self.committer, self.leases, self.returned)
-        dispatching = DispatcherServices(ports, self.committer, self.leases, self.limits, self.doubts)
+        turns = Turns(ports.clock)
+        dispatching = DispatcherServices(ports, self.committer, self.leases, self.limits, self.doubts, turns)
         self.live_topics = Topics(dispatching, nursery)
         self.births = TopicBirths(self.live_topics, self.doubts)
         self.clockwork = Clockwork(self)

@@ -17,9 +17,7 @@ from stellwerk.actors.task_settings import NodeTaskSettings
 from stellwerk.core.commands import (
     AssignUserTask,
     CancelInstance,
-    Command,
     CompleteUserTask,
-    ResolveIncident,
     SetVariables,
     StartInstance,
 )
@@ -218,15 +216,6 @@ class NodeOperations(NodeTaskSettings):
             raise NotFound(f"there is no open incident {incident_id}")
         await self._resolve(row, retries)
 
-    async def _resolve(self, row: Mapping[str, object], retries: int | None) -> None:
-        attempts = await self._retries_of(row) if retries is None else retries
-        await self._ask(str(row["instance_id"]), ResolveIncident(str(row["incident_id"]), attempts))
-
-    async def _retries_of(self, row: Mapping[str, object]) -> int:
-        """What the model says for the incident's task. Where there is none, the number does not matter."""
-        task = None if row["task_id"] is None else await self.ports.store.task(str(row["task_id"]))
-        return 1 if task is None else task.retries
-
     async def retry_incidents(
         self,
         wanted: IncidentFilter,
@@ -259,7 +248,7 @@ class NodeOperations(NodeTaskSettings):
         message_id: str | None = None,
         instance_id: str | None = None,
     ) -> str:
-        """Publish a message; answers when it is durable. It is correlated once, now or within its time to live.
+        """Publish a message; answers when it is durable. It is correlated once, with who waits in its time to live.
 
         The same ``message_id`` again is no second message while the first is kept; it never starts a second instance.
         ``ttl_ms`` 0 is for who waits already. With ``instance_id`` only that instance can get it, and an empty ``key``
@@ -346,8 +335,3 @@ class NodeOperations(NodeTaskSettings):
         if size > self.limits.payload_bytes_max:
             raise LimitExceeded(f"the variables have {size} bytes, at most {self.limits.payload_bytes_max} are allowed")
         return canonical
-
-    async def _ask(self, instance_id: str, command: Command) -> None:
-        reply: Reply[LeaseAnswerKind] = Reply()
-        await self._instances.post(instance_id, Envelope(command, reply))
-        await reply.wait()

@@ -12,16 +12,19 @@ from stellwerk.actors.dispatcher import TopicDispatcher
 from stellwerk.actors.leases import HeldLease, Subscription
 from stellwerk.actors.outbox import offer_bytes, selected
 from stellwerk.actors.payloads import make_task_filter
+from stellwerk.actors.poll_shares import SharedSubscription, end_shares, share_out
 from stellwerk.actors.polls import Poll, PollTopic
 from stellwerk.actors.requests import RequestServices
 from stellwerk.actors.returns import Undelivered, give_back
 from stellwerk.core.external_task import ExternalTask, Holder
-from stellwerk.errors import StoreUnavailable
+from stellwerk.errors import Overloaded, StoreUnavailable
 
 __all__ = ["PollLink"]
 
 _FIRST_LOOK_SECONDS_MAX = 5.0
 """Until the store has told what is READY, however short the poll is to wait."""
+_TURNS_SECONDS_MAX = 0.5
+"""Room is kept free for so long for a topic whose store or filter is slow."""
 _SETTLE_SECONDS_MAX = 2.0
 """After the first tasks: for those that are being leased for it at the same time."""
 _HEARTBEAT_MS = 60_000
@@ -31,13 +34,28 @@ _HEARTBEAT_MS = 60_000
 class _Part:
     """One topic of the poll."""
 
-    subscription: Subscription
+    subscription: SharedSubscription
     dispatcher: TopicDispatcher | None = None
     looked: bool = False
     """It got what its dispatcher knew of when the poll came."""
     looked_whole: bool = False
     """And what else stood in the store."""
     scan_is_asked: bool = False
+    decided_before: int = 0
+    """Of its filter, see `TopicFilters.decided`."""
+
+    @property
+    def had_its_turn(self) -> bool:
+        """It wants no more than its share of the poll's room, or cannot have more until the others had theirs."""
+        return self.looked or self.subscription.has_its_share
+
+    @property
+    def is_undecided(self) -> bool:
+        """Not one of the tasks that there are was compared with its filter."""
+        takes = self.subscription.filter
+        if takes is None or self.dispatcher is None or self.looked:
+            return False
+        return self.dispatcher.filters.decided(takes.key) == self.decided_before
 
 
 class PollLink:
@@ -57,6 +75,8 @@ class PollLink:
         """Of those, in the answer."""
         self._reserved = 0
         self._bytes_reserved = 0
+        self._is_shared_out = False
+        """No topic takes more than its share, until each had its turn."""
         self._takes_more = True
         self._is_cut_short = False
         self._is_over = False
@@ -65,8 +85,8 @@ class PollLink:
     def __repr__(self) -> str:
         return f"<PollLink {self.poll.worker_id!r} {self.topics} {len(self._collected)}+{self._reserved}>"
 
-    def _subscription(self, topic: PollTopic, number: int) -> Subscription:
-        return Subscription(
+    def _subscription(self, topic: PollTopic, number: int) -> SharedSubscription:
+        return SharedSubscription(
             self,
             topic.topic,
             max_tasks=self.poll.max_tasks,
@@ -123,6 +143,7 @@ class PollLink:
         self._services.leases.under_way += 1
         self._reserved += 1
         self._bytes_reserved += payload_bytes
+        self._free_shares()
 
     def end_reservation(self, payload_bytes: int) -> None:
         self._services.leases.under_way -= 1
@@ -169,9 +190,27 @@ class PollLink:
     # --- the poll --------------------------------------------------------------------------------------------------
 
     def subscribe(self) -> None:
-        for part in self._parts:
-            part.dispatcher = self._services.dispatcher(part.subscription.topic)
+        """:raises Overloaded: its worker waits with too many other filters."""
+        dispatchers = [self._services.dispatcher(part.subscription.topic) for part in self._parts]
+        if len(self._parts) > 1:
+            shared = [part.subscription for part in self._parts]
+            share_out(list(zip(shared, dispatchers, strict=True)), self.poll.max_tasks, self._limits.frame_bytes_max)
+            self._is_shared_out = True
+        for part, dispatcher in zip(self._parts, dispatchers, strict=True):
+            part.dispatcher = dispatcher
+            if part.subscription.filter is not None:
+                part.decided_before = part.dispatcher.filters.decided(part.subscription.filter.key)
             part.dispatcher.add_poll(part.subscription, partial(self._looked, part))
+
+    def _free_shares(self) -> None:
+        """What some topics leave is for the others, once each had its turn."""
+        if self._is_shared_out and all(part.had_its_turn for part in self._parts):
+            self._end_shares()
+
+    def _end_shares(self) -> None:
+        self._is_shared_out = False
+        end_shares([part.subscription for part in self._parts])
+        self._services.wake_dispatchers(self.topics)
 
     def unsubscribe(self) -> None:
         """Nothing is leased for it any more; what is being leased is given back if the poll is over then."""
@@ -183,6 +222,7 @@ class PollLink:
     def _looked(self, part: _Part, is_whole: bool) -> None:
         part.looked = True
         part.looked_whole |= is_whole
+        self._free_shares()
         self._changed.set()
 
     def end(self) -> None:
@@ -194,10 +234,15 @@ class PollLink:
     async def wait(self) -> None:
         """Until the first tasks are there, and as many of the others as come with them, or time is up.
 
-        :raises StoreUnavailable: time is up and the store did not tell whether there are any.
+        :raises StoreUnavailable: time is up and the store did not tell whether there are any; Overloaded: or the
+            engine did not come to compare even one with the filters.
         """
         began = self._clock.monotonic()
         until = began + self.poll.wait_ms / 1000
+        if self._is_shared_out:
+            with trio.move_on_after(_TURNS_SECONDS_MAX):
+                await self._look()
+            self._end_shares()
         with trio.move_on_after(max(self.poll.wait_ms / 1000, _FIRST_LOOK_SECONDS_MAX)):
             await self._look()
         if not self._collected and self.poll.wait_ms:
@@ -210,6 +255,8 @@ class PollLink:
                 await self.settle()
         if not self._collected and not self._is_cut_short and self._is_store_silent:
             raise StoreUnavailable("the store did not tell in time which tasks are ready; nothing was locked")
+        if not self._collected and not self._is_cut_short and all(part.is_undecided for part in self._parts):
+            raise Overloaded("no task could be compared with the filter in time; nothing was locked")
 
     @property
     def _is_store_silent(self) -> bool:

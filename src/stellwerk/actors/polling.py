@@ -22,7 +22,7 @@ from stellwerk.actors.requests import RequestServices
 from stellwerk.actors.returns import Undelivered, give_back
 from stellwerk.actors.topics import Topics
 from stellwerk.core.external_task import ExternalTask, TaskState
-from stellwerk.errors import Conflict, InvalidInput, LimitExceeded, NotFound, Overloaded, StellwerkError
+from stellwerk.errors import Conflict, InvalidInput, NotFound, Overloaded, StellwerkError
 from stellwerk.json_values import canonical
 from stellwerk.limits import Limits
 from stellwerk.ports import LeaseTasks, Outcome, TaskLease
@@ -170,8 +170,11 @@ class Polling:
             raise InvalidInput(f"max_tasks is 1 to {self._limits.worker_max_tasks_max} @ $.max_tasks")
         if not poll.topics:
             raise InvalidInput("at least one topic is expected @ $.topics")
-        if len(poll.topics) > self._limits.session_topics_max:
-            raise LimitExceeded(f"at most {self._limits.session_topics_max} topics are possible @ $.topics")
+        topics_max = self._limits.request_topics_max
+        if len(poll.topics) > topics_max:
+            raise InvalidInput(
+                f"{len(poll.topics)} topics, at most {topics_max} are possible in one request @ $.topics"
+            )
         for topic in poll.topics:
             self._check_poll_topic(topic)
 

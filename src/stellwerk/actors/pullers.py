@@ -79,6 +79,16 @@ class Pullers:
         if puller is not None and puller.parked.pop(link.holder.session_id, None) is not None:
             self._see(puller)
 
+    def heard(self, worker_id: str, topic: str) -> None:
+        """It extends a lease of that topic: it has no room to poll, maybe, but it is there."""
+        puller = self._by_worker.get(worker_id)
+        if puller is None:
+            return
+        self._see(puller)
+        if topic in puller.topics:
+            max_tasks, _ = puller.topics[topic]
+            self._note(puller, topic, max_tasks)
+
     def _see(self, puller: _Puller) -> None:
         puller.last_seen = self._clock.monotonic()
         self._by_worker.move_to_end(puller.worker_id)
@@ -129,6 +139,7 @@ class Pullers:
                 subscriptions=tuple(
                     SubscriptionReport(topic, max_tasks, 0) for topic, max_tasks in self._topics_of(puller)
                 ),
+                polls=True,
             )
             for puller in self._by_worker.values()
         ]

@@ -87,7 +87,9 @@ class NodePulling:
     ) -> ExternalTask:
         """The lock lasts so long from now. Gives the row."""
         check_worker_id(worker_id, self.limits)
-        return await self._pull_requests.extend(task_id, worker_id, duration_ms, fence)
+        task = await self._pull_requests.extend(task_id, worker_id, duration_ms, fence)
+        self.polling.pullers.heard(worker_id, task.topic)
+        return task
 
     async def unlock_task(
         self, task_id: str, worker_id: str | None, *, fence: int | None = None, started: bool = True

@@ -16,6 +16,7 @@ from stellwerk.actors.connections import (
     TopicView,
     WorkerView,
     attended_by,
+    polling_workers,
     session_reports,
     topic_reports,
     topic_views,
@@ -294,7 +295,9 @@ class NodeReads:
 
     async def workers(self) -> Sequence[WorkerView]:
         """The sessions that are connected to a node, by worker id: of this node all, of each other up to 1,000."""
-        return worker_views(await self.reports.alive())
+        nodes = await self.reports.alive()
+        polling = polling_workers(nodes)
+        return worker_views(nodes, await self.ports.store.held_leases(polling) if polling else {})
 
     async def nodes(self) -> Sequence[NodeRow]:
         """All nodes on the store that were heard of lately, this one too unless it is offline, by id."""

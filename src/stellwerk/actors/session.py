@@ -72,6 +72,8 @@ _RETURN_AGAIN_SECONDS = 0.5
 """The store did not answer: what nobody got must go back all the same."""
 _NEVER = float("inf")
 _ACK_BYTES = 50
+_MESSAGES_AT_ONCE = 50
+"""Of one frame; then others are heard as well."""
 _TEXT_CHARS_MAX = 500
 """Of a message for people in a `nack` or `error`: it may quote what the peer said."""
 
@@ -240,13 +242,15 @@ class WorkerSession:
         """Take one frame's messages. Waits only for room in mailboxes: that is the back-pressure on the worker."""
         accepted_work = self.accepts_work
         self._last_heard = self._clock.monotonic()
-        for message in messages:
+        for number, message in enumerate(messages, 1):
             if self.closed:
                 return
             try:
                 await self._handle(message)
             except CallerError as error:
                 self.close(error.code, error.message)
+            if number % _MESSAGES_AT_ONCE == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
         if self.accepts_work and (not accepted_work or self._is_crowded):
             self._services.wake_dispatchers(self._subscriptions)
 
@@ -370,6 +374,8 @@ class WorkerSession:
         require_topic(self.credential.identity, message.topic)
         task_filter = self._task_filter(message)
         subscription = self.subscription(message.topic)
+        if task_filter is not None:
+            self._services.dispatcher(message.topic).check_filters(self, task_filter.key)
         has_more_room = message.max_tasks > subscription.max_tasks
         if subscription.max_tasks != message.max_tasks:
             self._services.connections_changed()
@@ -502,7 +508,7 @@ class WorkerSession:
             self._services.leases.under_way -= len(leases)
         assert isinstance(answers, tuple)
         for held, answer in zip(leases, answers, strict=True):
-            self._services.leases.remove(held.task_id, held.fence)
+            self._services.leases.drop(held)
             if answer.kind is LeaseAnswerKind.DONE and answer.task is not None:
                 self._services.returned(answer.task)
 

@@ -13,6 +13,7 @@ from stellwerk.core.commands import (
     EndTaskInFailure,
     FailureKind,
     FireTimer,
+    GiveUpTask,
     ResolveIncident,
     StartInstance,
     ThrowBpmnError,
@@ -69,7 +70,7 @@ def messages_of(envelopes: Sequence[Envelope]) -> list[str]:
 def subjects_of(command: Command) -> tuple[str, ...]:
     """The ids of rows that a command's guards may name."""
     match command:
-        case CompleteTask() | ThrowBpmnError() | EndTaskInFailure() | EndDraining():
+        case CompleteTask() | ThrowBpmnError() | EndTaskInFailure() | EndDraining() | GiveUpTask():
             return (command.task_id,)
         case CorrelateMessage():
             return (command.message_id, command.subscription_id)
@@ -138,5 +139,7 @@ def _ending(command: Command, final: TaskFinal) -> TaskEnding:
             )
         case EndDraining():
             return TaskEnding(final.task_id, None, final.final_state, None, None)
+        case GiveUpTask():
+            return TaskEnding(final.task_id, None, final.final_state, None, None, message=command.message)
         case _:
             raise InvariantBroken(f"{type(command).__name__} ended a task")

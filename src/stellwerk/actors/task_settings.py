@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 from stellwerk.actors.bounds import check_priority, check_retries
 from stellwerk.actors.committer import Committer
+from stellwerk.actors.instance import Envelope
+from stellwerk.actors.instances import Instances
+from stellwerk.actors.mailbox import Reply
 from stellwerk.actors.topics import Topics
+from stellwerk.core.commands import Command, GiveUpTask, ResolveIncident
 from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.errors import Conflict, NotFound
 from stellwerk.ports import Hint, LeaseAnswer, LeaseAnswerKind, Ports, SetTaskPriority, SetTaskRetries
@@ -22,6 +26,7 @@ class NodeTaskSettings:
     ports: Ports
     committer: Committer
     live_topics: Topics
+    _instances: Instances
 
     async def set_task_retries(self, task_id: str, retries: int) -> None:
         """So many attempts are left from now on. Where the task has failed and its incident is open, that one is
@@ -38,6 +43,24 @@ class NodeTaskSettings:
         if incident is None:
             raise _refused(task_id, answer)
         await self._resolve(incident, retries)
+
+    async def give_up_task(self, task_id: str, message: str) -> None:
+        """No attempts are left: the task ends with an incident, whatever the failure policy. Whoever has it loses it
+        and is told; resolving the incident offers it again. One that waits for that already stays as it is.
+
+        :raises NotFound: there is no such task; Conflict: it has ended.
+        """
+        task = await self.ports.store.task(task_id)
+        if task is None:
+            raise NotFound(f"there is no task {task_id}")
+        if task.state in (TaskState.READY, TaskState.LOCKED):
+            await self._ask(task.instance_id, GiveUpTask(task_id, message))
+        elif not await self.has_incident(task):
+            raise Conflict(f"the task {task_id} has ended: it is {task.state.value}")
+
+    async def has_incident(self, task: ExternalTask) -> bool:
+        """Whether one is open because of it."""
+        return await self._incident_of(task) is not None
 
     async def set_task_priority(self, task_id: str, priority: int) -> None:
         """The task is handed out before those of a lower priority, if it is leased already from its next attempt on.
@@ -74,7 +97,19 @@ class NodeTaskSettings:
             after = str(rows[-1]["incident_id"])
 
     async def _resolve(self, row: Mapping[str, object], retries: int | None) -> None:
-        raise NotImplementedError
+        """Try again from where the incident stands, with so many attempts; None: as many as the model says."""
+        attempts = await self._retries_of(row) if retries is None else retries
+        await self._ask(str(row["instance_id"]), ResolveIncident(str(row["incident_id"]), attempts))
+
+    async def _retries_of(self, row: Mapping[str, object]) -> int:
+        """What the model says for the incident's task. Where there is none, the number does not matter."""
+        task = None if row["task_id"] is None else await self.ports.store.task(str(row["task_id"]))
+        return 1 if task is None else task.retries
+
+    async def _ask(self, instance_id: str, command: Command) -> None:
+        reply: Reply[LeaseAnswerKind] = Reply()
+        await self._instances.post(instance_id, Envelope(command, reply))
+        await reply.wait()
 
 
 def _refused(task_id: str, answer: LeaseAnswer) -> NotFound | Conflict:

@@ -78,7 +78,7 @@ class InstanceView:
 
 class MessageStatus(Enum):
     WAITING = "waiting"
-    """Kept: nothing has waited for it yet."""
+    """Kept: nothing has waited for it yet, or what waited for it in time has not taken it yet."""
     CORRELATED = "correlated"
     """It has reached an instance, or started one."""
     EXPIRED_OR_UNKNOWN = "expired-or-unknown"
@@ -107,7 +107,8 @@ def message_view(message_id: str, kept: KeptMessage | None, now_ms: InstantMs) -
     if kept.is_correlated:
         status = MessageStatus.CORRELATED
     else:
-        status = MessageStatus.WAITING if kept.expires_at_ms > now_ms else MessageStatus.EXPIRED_OR_UNKNOWN
+        is_kept = kept.expires_at_ms > now_ms or kept.is_awaited
+        status = MessageStatus.WAITING if is_kept else MessageStatus.EXPIRED_OR_UNKNOWN
     return MessageView(
         message_id=message_id,
         status=status,

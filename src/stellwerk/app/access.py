@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from stellwerk.app.config import AppConfig, CannotListen, TlsConfig
+from stellwerk.app.config import MEMORY, AppConfig, CannotListen, TlsConfig
 from stellwerk.errors import Conflict
 from stellwerk.ports import Log, Ports
-from stellwerk.server.auth.gate import Gate, has_keys
+from stellwerk.server.auth.gate import Gate
 from stellwerk.server.auth.jwt import JwtConfig
 from stellwerk.system.documents import document_at
 from stellwerk.system.tls import open_tls, reload_tls, version_of
@@ -19,16 +20,26 @@ from stellwerk.system.tls import open_tls, reload_tls, version_of
 if TYPE_CHECKING:
     from stellwerk.server.auth.signatures import JwtVerifier
 
-__all__ = ["Access", "Certificate"]
+__all__ = ["Access", "Certificate", "refuse_new_database"]
 
 _LOOK_SECONDS = 60.0
 """Between two looks at the files of the certificate."""
 
 _ONLY_HERE = (
     "no credential is configured, so that everybody who can connect may do everything: the engine listens on a "
-    "loopback address only (127.0.0.1). To listen on others make an API key first (stellwerk keys create --db …), or "
-    "say whose tokens are good (--jwt-issuer …)"
+    "loopback address only (127.0.0.1). To listen on others make an API key first (stellwerk keys create --db … "
+    "--scopes admin), or say whose tokens are good (--jwt-issuer …)"
 )
+
+
+def refuse_new_database(config: AppConfig, listeners: Sequence[trio.SocketListener]) -> None:
+    """Before anything is made.
+
+    :raises CannotListen: others can connect, and there can be no API key in a database that is not there yet.
+    """
+    is_new = config.db is MEMORY or (isinstance(config.db, Path) and not config.db.exists())
+    if is_new and config.jwt is None and not all(_is_loopback(listener.socket) for listener in listeners):
+        raise CannotListen(f"{config.host}: {_ONLY_HERE}")
 
 
 class Access:
@@ -47,6 +58,7 @@ class Access:
         self._is_local = all(_is_loopback(listener.socket) for listener in listeners)
         self._tokens = None if config.jwt is None else _verifier(config.jwt, ports)
         self.gate = Gate(ports.store, ports.clock, may_be_open=self._is_local, tokens=self._tokens)
+        self._jwks_file = None if config.jwt is None or config.jwt.jwks_is_url else config.jwt.jwks
         self.origins = config.origins
         self._certificate = certificate
 
@@ -60,10 +72,23 @@ class Access:
             nursery.start_soon(self._certificate.keep_fresh, self._ports)
         if self._tokens is not None:
             nursery.start_soon(self._tokens.keys.run)
-        elif not self._is_local and not await has_keys(self._ports.store):
+        elif not self._is_local and not await self._ports.store.has_api_keys():
             raise CannotListen(f"{self._host}: {_ONLY_HERE}")
         await self.gate.look_first()
         nursery.start_soon(self.gate.watch)
+
+    async def check_jwks_file(self) -> None:
+        """Before the store is opened.
+
+        :raises CannotListen: the issuer's keys are to be in a file in which they are not. A URL may answer later.
+        """
+        if self._jwks_file is None or self._tokens is None:
+            return
+        try:
+            await self._tokens.keys.read_first()
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CannotListen(f"the keys of the tokens' issuer, {self._jwks_file}: {reason}") from None
 
     @property
     def told(self) -> str:
@@ -109,7 +134,7 @@ def _verifier(config: JwtConfig, ports: Ports) -> JwtVerifier:
         from stellwerk.server.auth.signatures import JwtVerifier, SigningKeys
     except ImportError:
         raise Conflict("tokens need joserfc: pip install 'stellwerk[jwt]'") from None
-    keys = SigningKeys(document_at(config.jwks), ports.clock, ports.log)
+    keys = SigningKeys(document_at(config.jwks), ports.clock, ports.log, place=config.jwks)
     return JwtVerifier(config, keys, ports.clock, ports.log)
 
 

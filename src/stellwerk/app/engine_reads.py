@@ -118,14 +118,16 @@ class EngineReads:
         instance_id: str | None = None,
         topic: str | None = None,
         state: str | None = None,
+        worker_id: str | None = None,
         limit: int = 1000,
         after: str | None = None,
     ) -> Sequence[ExternalTask]:
         """External tasks, the oldest first. ``state``: READY, LOCKED, COMPLETED, FAILED, EXPIRED or CANCELLED.
+        ``worker_id``: only those that this worker has locked.
 
         ``after`` is the last id of the page before.
         """
-        wanted = TaskQuery(instance_id=instance_id, topic=topic, state=state)
+        wanted = TaskQuery(instance_id=instance_id, topic=topic, state=state, worker_id=worker_id)
         return await self._node.tasks(wanted, limit=limit, after=after)
 
     @while_open

@@ -13,7 +13,7 @@ import h11
 import trio
 
 from stellwerk.actors.node import Node, NodeConfig, NodeIdentity, run_node
-from stellwerk.app.access import Access, Certificate
+from stellwerk.app.access import Access, Certificate, refuse_new_database
 from stellwerk.app.config import AppConfig, CannotListen
 from stellwerk.app.databases import shown_database
 from stellwerk.app.groups import without_group
@@ -127,8 +127,11 @@ async def serve_engine(config: AppConfig) -> AsyncIterator[ServedEngine]:
     node_config = _identified(config.node, _url(_reachable(config.host), listeners, tls))
     url = _url(config.host, listeners, tls)
     try:
+        refuse_new_database(config, listeners)
         with open_ports(attrs.evolve(config, node=node_config)) as ports:
             access = Access(config, ports, listeners, certificate) if listeners else None
+            if access is not None:
+                await access.check_jwks_file()
             async with serve_node(
                 ports,
                 node_config,

@@ -32,6 +32,8 @@ _PAGE_ROWS = 1000
 _CONTEXT_CHARS = 30
 _DB_VARIABLE = "STELLWERK_DB"
 """Only ``serve`` takes its database from there."""
+_HTTP_SCHEMES = {"ws": "http", "wss": "https"}
+_PROBE_SECONDS_MAX = 3.0
 _BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
 """In the words of the worker SDK, which also takes ws and wss."""
 
@@ -54,6 +56,7 @@ _OPTIONS: Final = {
     "definition_id": "--version",
     "element_id": "--element",
     "expires_in_ms": "--expires",
+    "force": "--yes",
     "instance_id": "--instance",
     "older_than_ms": "--older-than",
     "start_event_id": "--start-event",
@@ -114,9 +117,9 @@ class Client(ABC):
         content = _checked(json.dumps(given, ensure_ascii=False)).encode()
         return self._request("POST", _target(path, None), content, seconds_max)
 
-    def delete(self, path: str) -> dict[str, Any]:
+    def delete(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Like `get`."""
-        return self._request("DELETE", _target(path, None), None, 0.0)
+        return self._request("DELETE", _target(path, query), None, 0.0)
 
     def pages(
         self, path: str, plural: str, query: Mapping[str, object], cursor: str
@@ -152,6 +155,10 @@ class Client(ABC):
     ) -> tuple[int, bytes]:
         """Status and body of the answer; with a `sink`, a good answer's body goes there."""
 
+    def _refused(self, status: int, answer: Mapping[str, Any]) -> Refused:
+        """For 4xx."""
+        return Refused(status, answer)
+
     @abstractmethod
     def _no_engine(self, status: int) -> CommandFailed:
         """For an answer that no engine gives."""
@@ -174,7 +181,7 @@ class Client(ABC):
         if status < HTTPStatus.BAD_REQUEST:
             return answer
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise Refused(status, answer)
+            raise self._refused(status, answer)
         message = str(answer.get("detail", f"status {status}"))
         raise self._unavailable(message) if status == HTTPStatus.SERVICE_UNAVAILABLE else self._broken(message)
 
@@ -189,6 +196,9 @@ class EngineClient(Client):
             self._port = parts.port
         except ValueError:
             raise Mistake(_BAD_URL.format(url)) from None
+        if parts.scheme in _HTTP_SCHEMES and parts.hostname:
+            rest = url.partition("://")[2]
+            raise Mistake(f"{url}: commands ask over HTTP: {_HTTP_SCHEMES[parts.scheme]}://{rest}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Mistake(_BAD_URL.format(url))
         self._url = url
@@ -234,11 +244,50 @@ class EngineClient(Client):
             # A name or path with characters that URLs do not have.
             raise Mistake(_BAD_URL.format(self._url)) from None
         except (OSError, http.client.HTTPException) as error:
+            trouble = self._tls_trouble(error)
+            if trouble is not None:
+                raise EngineUnreachable(f"no connection to {self._url}: {trouble}") from None
             raise EngineUnreachable(f"no engine answers at {self._url}: {_reason(error)}; {_way_out(error)}") from None
+
+    def _tls_trouble(self, error: Exception) -> str | None:
+        """None: TLS is not what is wrong."""
+        if self._is_secure:
+            from stellwerk.worker.tls_troubles import tls_trouble
+
+            return tls_trouble(error)
+        if isinstance(error, http.client.BadStatusLine | ConnectionResetError) and self._finds_tls():
+            from stellwerk.worker.tls_troubles import SPEAKS_TLS
+
+            return SPEAKS_TLS
+        return None
+
+    def _finds_tls(self) -> bool:
+        from stellwerk.worker.tls_troubles import unchecked_context
+
+        connection = http.client.HTTPSConnection(
+            self._host, self._port or http.client.HTTP_PORT, timeout=_PROBE_SECONDS_MAX, context=unchecked_context()
+        )
+        try:
+            connection.connect()
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            connection.close()
 
     def _connection(self, seconds_max: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         return kind(self._host, self._port, timeout=seconds_max)
+
+    def _refused(self, status: int, answer: Mapping[str, Any]) -> Refused:
+        if status != HTTPStatus.UNAUTHORIZED:
+            return Refused(status, answer)
+        detail = str(answer.get("detail", "a credential is needed"))
+        place = (
+            "set STELLWERK_TOKEN, or give --token" if self._credential is None else "from STELLWERK_TOKEN or --token"
+        )
+        return Refused(status, {**answer, "detail": f"{detail} ({place})"})
 
     def _no_engine(self, status: int) -> CommandFailed:
         return EngineUnreachable(f"what answers at {self._url} is no stellwerk engine (status {status})")

@@ -42,6 +42,7 @@ def tasks(
     instance: OfInstance = None,
     topic: Annotated[str | None, Parameter(help="Only those of this topic.")] = None,
     state: Annotated[_State | None, Parameter(help="Only those in this state.", converter=any_case)] = None,
+    worker_id: Annotated[str | None, Parameter(help="Only those that this worker has locked.")] = None,
     limit: Limit = ROWS_DEFAULT,
     after: After = None,
     engine: Engine = HERE,
@@ -53,12 +54,14 @@ def tasks(
 
         stellwerk tasks --topic charge-card --state ready
         stellwerk tasks --instance 0199f2a4-... --json
+        stellwerk tasks --worker-id billing-1
     """
     with engine.open() as client:
         query = {
             "instance_id": None if instance is None else find_id(client, instance, INSTANCES),
             "topic": topic,
             "state": None if state is None else state.upper(),
+            "worker_id": worker_id,
             "limit": limit,
             "after": after,
         }
@@ -151,7 +154,8 @@ def warn_of_unattended(unattended: list[str]) -> None:
 def workers(*, engine: Engine = HERE, json: AsJson = False) -> int:
     """List the workers that are connected now, to whichever node, and how much of each topic they hold.
 
-    Where there are several nodes, "held" is as old as the last report of the worker's node: a few seconds at most.
+    Where there are several nodes, "held" is as old as the last report of the worker's node: a few seconds at most. Of
+    a worker that polls it is all that it has locked, whichever node it asked; "most" is for how many it asked last.
 
     For example:
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["worker"]
 
+_WORKER_ID_CHARS_MAX = 255
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -41,6 +42,14 @@ def worker(
             "cannot see.",
         ),
     ] = None,
+    worker_id: Annotated[
+        str | None,
+        Parameter(
+            name="--worker-id",
+            help="Its name, if not the one that the Worker says: an API key may be for some names only. Default: drawn "
+            "when it starts. No two that run may have the same.",
+        ),
+    ] = None,
     transport: Annotated[
         Literal["websocket", "http"] | None,
         Parameter(
@@ -60,18 +69,21 @@ def worker(
         stellwerk worker shop.workers:worker
         stellwerk worker payment.py --url http://engine.example:10560
         stellwerk worker payment.py --transport http
+        stellwerk worker payment.py --worker-id billing-1
     """
     with as_it_is():
-        return _run(target, url, credential(token), transport)
+        return _run(target, url, credential(token), transport, worker_id)
 
 
-def _run(target: str, url: str | None, token: str | None, transport: Transport | None) -> int:
+def _run(target: str, url: str | None, token: str | None, transport: Transport | None, worker_id: str | None) -> int:
     from stellwerk.errors import StellwerkError
     from stellwerk.worker import WorkerGaveUp
 
+    if worker_id is not None and not 1 <= len(worker_id) <= _WORKER_ID_CHARS_MAX:
+        raise Mistake(f"--worker-id: 1 to {_WORKER_ID_CHARS_MAX} characters")
     found = _load(target)
     try:
-        found.connect_to(url, transport=transport, token=token)
+        found.connect_to(url, transport=transport, token=token, worker_id=worker_id)
         found.run()
     except WorkerGaveUp as error:
         raise CommandFailed(str(error)) from None

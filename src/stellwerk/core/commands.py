@@ -23,6 +23,7 @@ __all__ = [
     "EndTaskInFailure",
     "FailureKind",
     "FireTimer",
+    "GiveUpTask",
     "ResolveIncident",
     "SetVariables",
     "StartInstance",
@@ -105,6 +106,15 @@ class EndDraining:
 
 
 @frozen
+class GiveUpTask:
+    """An operator says that no attempts are left: the task ends, whoever has it, and its token stops at an incident,
+    whatever the failure policy. Nobody gets it until that is resolved."""
+
+    task_id: str
+    message: str
+
+
+@frozen
 class FireTimer:
     timer_id: str
 
@@ -161,6 +171,7 @@ Command: TypeAlias = (
     | ThrowBpmnError
     | EndTaskInFailure
     | EndDraining
+    | GiveUpTask
     | FireTimer
     | CorrelateMessage
     | CompleteUserTask

@@ -24,6 +24,7 @@ from stellwerk.core.rules.tasks import (
     end_task_in_failure,
     enter_task,
     finish_work,
+    give_up_task,
     requeue_task,
     throw_bpmn_error,
 )
@@ -90,7 +91,7 @@ def _do(step: Step, command: c.Command) -> None:
             assign_user_task(step, command)
         case c.ResolveIncident():
             _resolve_incident(step, command)
-        case c.CancelInstance() | c.SetVariables():
+        case c.CancelInstance() | c.SetVariables() | c.GiveUpTask():
             _change_by_hand(step, command)
         case c.StartInstance():
             raise AssertionError("handled before")
@@ -98,11 +99,14 @@ def _do(step: Step, command: c.Command) -> None:
             assert_never(command)
 
 
-def _change_by_hand(step: Step, command: c.CancelInstance | c.SetVariables) -> None:
+def _change_by_hand(step: Step, command: c.CancelInstance | c.SetVariables | c.GiveUpTask) -> None:
     if step.state.ended:
         raise Conflict(f"instance {step.state.instance_id} is {step.state.status.value}", code="ended")
     if isinstance(command, c.CancelInstance):
         cancel_instance(step, command)
+        return
+    if isinstance(command, c.GiveUpTask):
+        give_up_task(step, command)
         return
     scope_id = command.scope_id or step.state.root_scope_id
     if scope_id not in step.state.scopes:

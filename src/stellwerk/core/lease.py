@@ -74,6 +74,8 @@ class LeaseCommandKind(Enum):
     END = "end"
     """By the instance, without a request of the worker: expiry, or a task that cannot be delivered."""
     END_DRAINED = "end drained"
+    GIVE_UP = "give up"
+    """By an operator, whether somebody has the task or not."""
     EXTEND = "extend"
     RENEW = "renew"
     RELEASE = "release"
@@ -96,6 +98,7 @@ TRANSITIONS: Mapping[TaskState, Mapping[LeaseCommandKind, tuple[TaskState, ...]]
         _Kind.LEASE: (_LOCKED,),
         _Kind.DRAIN: (_READY,),
         _Kind.END_DRAINED: (_CANCELLED,),
+        _Kind.GIVE_UP: (_FAILED,),
         _Kind.CANCEL: (_CANCELLED,),
     },
     _LOCKED: {
@@ -104,6 +107,7 @@ TRANSITIONS: Mapping[TaskState, Mapping[LeaseCommandKind, tuple[TaskState, ...]]
         _Kind.FAIL: (_READY,),
         _Kind.LAST_FAIL: (_FAILED, _CANCELLED),
         _Kind.END: (_FAILED, _EXPIRED, _CANCELLED),
+        _Kind.GIVE_UP: (_FAILED,),
         _Kind.EXTEND: (_LOCKED,),
         _Kind.RENEW: (_LOCKED,),
         _Kind.RELEASE: (_READY, _LOCKED),
@@ -137,7 +141,8 @@ class TakeLease:
 
 @frozen(kw_only=True)
 class End:
-    """End the task, in the same transaction in which its instance steps. ``fence`` None: it has no lease, it drains."""
+    """End the task, in the same transaction in which its instance steps. ``fence`` None: no lease is asked for; it has
+    none and drains (CANCELLED), or an operator gives it up (FAILED)."""
 
     fence: int | None
     outcome: OutcomeKind | None
@@ -260,7 +265,9 @@ _NEEDS_LIVE_LEASE = frozenset(
 
 def command_kind(command: LeaseCommand) -> LeaseCommandKind:
     if isinstance(command, End):
-        return _Kind.END_DRAINED if command.fence is None else _ENDINGS[command.outcome]
+        if command.fence is None:
+            return _Kind.GIVE_UP if command.final_state is _FAILED else _Kind.END_DRAINED
+        return _ENDINGS[command.outcome]
     return _KINDS[type(command)]
 
 
@@ -373,7 +380,7 @@ def _is_foreign(task: ExternalTask, worker_id: str | None) -> bool:
 
 def _may_end(task: ExternalTask, command: End, now_ms: InstantMs) -> bool:
     if command.fence is None:
-        return task.draining
+        return task.draining is (command_kind(command) is _Kind.END_DRAINED)
     if command.final_state not in TRANSITIONS[task.state][command_kind(command)]:
         return False
     if command.outcome is None:
@@ -449,7 +456,7 @@ def _lease(task: ExternalTask, command: TakeLease, now_ms: InstantMs) -> Externa
 
 def _end(task: ExternalTask, command: End, now_ms: InstantMs) -> tuple[ExternalTask, TaskAttempt | None]:
     if command.fence is None:
-        return _changed(task, state=_CANCELLED, updated_at_ms=now_ms), None
+        return _end_without_lease(task, command, now_ms)
     outcome = None
     if command.outcome is not None and command.request_digest is not None:
         outcome = TaskOutcome(command.outcome, command.request_digest)
@@ -465,6 +472,16 @@ def _end(task: ExternalTask, command: End, now_ms: InstantMs) -> tuple[ExternalT
         updated_at_ms=now_ms,
     )
     return changed, _attempt_of_end(task, command, now_ms, is_expiry)
+
+
+def _end_without_lease(task: ExternalTask, command: End, now_ms: InstantMs) -> tuple[ExternalTask, TaskAttempt | None]:
+    if command_kind(command) is _Kind.END_DRAINED:
+        return _changed(task, state=_CANCELLED, updated_at_ms=now_ms), None
+    ended = _attempt(task, now_ms, AttemptEnd.REVOKED) if task.state is _LOCKED else None
+    changed = _changed(
+        task, state=command.final_state, retries_left=0, error_message=command.message, updated_at_ms=now_ms
+    )
+    return changed, ended
 
 
 def _attempt_of_end(task: ExternalTask, command: End, now_ms: InstantMs, is_expiry: bool) -> TaskAttempt | None:

@@ -90,7 +90,7 @@ class DeleteDefinition:
 
 @frozen
 class MessageRow:
-    """A published message, kept until it is correlated or its time to live ends."""
+    """A published message, kept until it is correlated or its time to live ends without anybody who waits for it."""
 
     message_id: str
     name: str
@@ -112,9 +112,14 @@ class PublishMessage:
 
 @frozen
 class DropMessages:
-    """Drop messages whose time to live ended before `now_ms` (lease clock). → int: how many."""
+    """Drop messages whose time to live ended before `now_ms` (lease clock). → int: how many that still waited.
+
+    One that something waited for before it ended is kept until it is correlated, or nothing waits for it any more.
+    """
 
     now_ms: InstantMs
+    given_up: tuple[str, ...] = ()
+    """Ids of messages that are dropped then although something waits for them: nobody can take them."""
 
 
 @frozen

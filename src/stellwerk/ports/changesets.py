@@ -42,14 +42,15 @@ class TaskEnding:
     """The lease guard of a step (consistency.md 1, 12): the request must be one that the lease machine accepts now.
 
     `final_state` is what the row becomes: COMPLETED, FAILED or EXPIRED; CANCELLED for a draining task that failed.
-    Where ``fence`` is None no lease is asked for (a draining task that is READY).
+    Where ``fence`` is None no lease is asked for: a draining task that is READY (CANCELLED), or one that an operator
+    gives up (FAILED), whose holder is told.
     """
 
     task_id: str
     fence: int | None
     final_state: str
     outcome: OutcomeKind | None
-    """None: not a request of the worker (expiry, drain)."""
+    """None: not a request of the worker (expiry, drain, given up)."""
     request_digest: str | None
     message: str | None = None
     details: bytes | None = None

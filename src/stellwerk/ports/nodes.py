@@ -58,6 +58,8 @@ class SessionReport:
     connected_at_ms: InstantMs
     """Wall clock of the node."""
     subscriptions: tuple[SubscriptionReport, ...]
+    polls: bool = False
+    """It has no connection of its own, and what it holds is known to the store only."""
 
 
 @frozen

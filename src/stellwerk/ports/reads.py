@@ -166,11 +166,12 @@ class KeptMessage:
     published_at_ms: InstantMs
     """On the lease clock."""
     expires_at_ms: InstantMs
-    """Wall clock."""
+    """On the lease clock, too."""
     is_correlated: bool
     """It has reached somebody, and is only known so that it is not taken a second time."""
     is_awaited: bool
-    """A subscription that it could reach, or a start event with its name, is there now."""
+    """A subscription that it could reach, or a start event with its name, is there now, and was before its time to live
+    ended."""
     instance_id: str | None = None
     """The only one that it can reach."""
 

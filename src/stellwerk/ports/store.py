@@ -147,6 +147,9 @@ class Store(Protocol):
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         """Every topic that has a READY or LOCKED task, by name."""
 
+    async def held_leases(self, worker_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        """By worker id and topic: how many tasks they have locked whose locks have not run out. No zeros."""
+
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         """By fence."""
 
@@ -179,6 +182,10 @@ class Store(Protocol):
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         """Names of messages that a subscription or a start event waits for: the first `limit`, sorted."""
+
+    async def receivers(self, name: str, limit: int) -> Sequence[tuple[str, str]]:
+        """(instance_id, key) of subscriptions that wait for messages of that name: the first `limit`, by key and since
+        when they wait."""
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         """How many incidents are open in each of those instances; those without any are left out."""
@@ -217,7 +224,7 @@ class Store(Protocol):
         """All of them, by creation and id."""
 
     async def has_api_keys(self) -> bool:
-        """Whether there is any that was not revoked."""
+        """Whether one was ever made, be it revoked or expired meanwhile: from the first one on the engine is closed."""
 
     async def lease_now(self) -> InstantMs:
         """The lease clock."""

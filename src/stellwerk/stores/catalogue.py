@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from stellwerk.errors import Conflict, NotFound, StellwerkError
+from stellwerk.instants import InstantMs
 from stellwerk.ports import (
     DefinitionRow,
     DeleteDefinition,
@@ -28,7 +29,7 @@ def split_definition_id(definition_id: str) -> tuple[str, int] | None:
     return key, int(version)
 
 
-def deploy(tables: Tables, operation: DeployDefinitions) -> Deployed:
+def deploy(tables: Tables, operation: DeployDefinitions, now_ms: InstantMs) -> Deployed:
     deployed: list[DefinitionRow] = []
     unchanged: list[str] = []
     for wanted in operation.definitions:
@@ -41,23 +42,23 @@ def deploy(tables: Tables, operation: DeployDefinitions) -> Deployed:
         row = attrs.evolve(wanted, version=newest + 1)
         tables.insert_definition(row)
         if process.is_enabled:
-            tables.replace_start_subscriptions(row.key, row)
+            tables.replace_start_subscriptions(row.key, row, now_ms)
         deployed.append(row)
     return Deployed(tuple(deployed), tuple(unchanged))
 
 
-def set_process_enabled(tables: Tables, operation: SetProcessEnabled) -> bool | StellwerkError:
+def set_process_enabled(tables: Tables, operation: SetProcessEnabled, now_ms: InstantMs) -> bool | StellwerkError:
     process, latest = _process(tables, operation.key), tables.latest_definition(operation.key)
     if latest is None:
         return NotFound(f'no process "{operation.key}" is deployed')
     if process.is_enabled is operation.is_enabled:
         return False
     tables.put_process(attrs.evolve(process, is_enabled=operation.is_enabled))
-    tables.replace_start_subscriptions(operation.key, latest if operation.is_enabled else None)
+    tables.replace_start_subscriptions(operation.key, latest if operation.is_enabled else None, now_ms)
     return True
 
 
-def delete_definition(tables: Tables, operation: DeleteDefinition) -> StellwerkError | None:
+def delete_definition(tables: Tables, operation: DeleteDefinition, now_ms: InstantMs) -> StellwerkError | None:
     definition_id = operation.definition_id
     named = split_definition_id(definition_id)
     if named is None or not tables.has_definition(definition_id):
@@ -69,7 +70,7 @@ def delete_definition(tables: Tables, operation: DeleteDefinition) -> StellwerkE
     process = _process(tables, key)
     tables.put_process(attrs.evolve(process, last_deleted=max(version, process.last_deleted)))
     if process.is_enabled:
-        tables.replace_start_subscriptions(key, tables.latest_definition(key))
+        tables.replace_start_subscriptions(key, tables.latest_definition(key), now_ms)
     return None
 
 

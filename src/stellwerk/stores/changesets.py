@@ -154,6 +154,8 @@ def _guard_endings(step: _Step) -> RefusedChangeset | None:
         step.ended[ending.task_id] = changed
         if attempt is not None:
             step.attempts.append(attempt)
+        if ending.fence is None:
+            _tell_holder(step, task)
     return None
 
 
@@ -299,9 +301,13 @@ def _move(step: _Step, task_id: str, command: LeaseCommand) -> ExternalTask | No
 def _cancel(step: _Step, task_id: str) -> None:
     before = step.tables.task(task_id)
     cancelled = _move(step, task_id, Cancel())
-    if cancelled is None or before is None or before.state is not TaskState.LOCKED or before.lease is None:
-        return
-    step.revoked.append(RevokedLease(task_id, before.topic, before.fence, before.lease.holder))
+    if cancelled is not None and before is not None:
+        _tell_holder(step, before)
+
+
+def _tell_holder(step: _Step, before: ExternalTask) -> None:
+    if before.state is TaskState.LOCKED and before.lease is not None:
+        step.revoked.append(RevokedLease(before.task_id, before.topic, before.fence, before.lease.holder))
 
 
 def _write_waiting(step: _Step) -> None:
@@ -314,7 +320,7 @@ def _write_waiting(step: _Step) -> None:
     for subscription_id in changes.subscriptions_closed:
         tables.delete_subscription(subscription_id)
     for subscription in changes.subscriptions_opened:
-        tables.insert_subscription(instance_id, subscription)
+        tables.insert_subscription(instance_id, subscription, step.now_ms)
     for user_task_id in changes.user_tasks_closed:
         tables.delete_user_task(user_task_id)
     for user_task in changes.user_tasks_opened:

@@ -135,6 +135,9 @@ class MemoryStore(AloneStore):
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return memory_listing.topic_backlogs(self._tables, self._now_ms())
 
+    async def held_leases(self, worker_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        return memory_listing.held_leases(self._tables, worker_ids, self._now_ms())
+
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return sorted(self._tables.attempts.get(task_id, {}).values(), key=lambda attempt: attempt.fence)
 
@@ -180,6 +183,9 @@ class MemoryStore(AloneStore):
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         return memory_messages.awaited_names(self._tables, limit)
+
+    async def receivers(self, name: str, limit: int) -> Sequence[tuple[str, str]]:
+        return memory_messages.receivers(self._tables, name, limit)
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         return memory_listing.incident_counts(self._tables, instance_ids)
@@ -240,7 +246,7 @@ class MemoryStore(AloneStore):
         return sorted(self._tables.api_keys.values(), key=lambda row: (row.created_at_ms, row.key_id))
 
     async def has_api_keys(self) -> bool:
-        return any(row.revoked_at_ms is None for row in self._tables.api_keys.values())
+        return bool(self._tables.api_keys)
 
     async def backup(self, target: Path, progress: Callable[[float], None]) -> None:
         raise Conflict(f"{target} was not written: a store in memory has no file to back up")

@@ -16,6 +16,7 @@ from stellwerk.stores.tables import no_page_after
 
 __all__ = [
     "count_tasks",
+    "held_leases",
     "incident_counts",
     "instances",
     "tasks",
@@ -105,6 +106,16 @@ def _page(rows: list[R], key: Callable[[R], Any], limit: int, anchor: R | None) 
         last = key(anchor)
         rows = [row for row in rows if key(row) > last]
     return nsmallest(limit, rows, key=key)
+
+
+def held_leases(tables: MemoryTables, worker_ids: Sequence[str], now_ms: InstantMs) -> Mapping[tuple[str, str], int]:
+    wanted = {*worker_ids}
+    held = Counter[tuple[str, str]]()
+    for until_ms, task_id in tables.locked:
+        lease = tables.tasks[task_id].lease
+        if until_ms > now_ms and lease is not None and lease.holder.worker_id in wanted:
+            held[lease.holder.worker_id, tables.tasks[task_id].topic] += 1
+    return held
 
 
 def topic_backlogs(tables: MemoryTables, now_ms: InstantMs) -> list[TopicBacklog]:

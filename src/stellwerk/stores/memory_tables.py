@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import TypeVar
@@ -28,6 +28,9 @@ V = TypeVar("V")
 ReadyKey = tuple[int, InstantMs, str]
 """(minus priority, created, id): the order of hand-out."""
 InstantKey = tuple[InstantMs, str]
+_Address = tuple[str, str | None, str | None]
+"""(name, key, instance): without an instance whoever waits with the key; within one, the empty key is any; without a
+key, what starts by the name."""
 
 
 @frozen
@@ -37,6 +40,7 @@ class Waiting:
     instance_id: str
     row: object
     at_ms: InstantMs = 0
+    """When it began to wait: on the lease clock for a subscription."""
 
 
 @frozen
@@ -50,6 +54,7 @@ class StartSubscription:
     definition_id: str
     process_key: str
     name: str
+    opened_at_ms: InstantMs
 
 
 class MemoryTables:
@@ -300,8 +305,8 @@ class MemoryTables:
         if waiting is not None and isinstance(waiting.row, TimerRow):
             self._discard_key(self.timers_by_due, (waiting.row.due_at_ms, timer_id))
 
-    def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None:
-        self._insert(self.subscriptions, row.subscription_id, Waiting(instance_id, row))
+    def insert_subscription(self, instance_id: str, row: SubscriptionRow, now_ms: InstantMs) -> None:
+        self._insert(self.subscriptions, row.subscription_id, Waiting(instance_id, row, now_ms))
 
     def delete_subscription(self, subscription_id: str) -> None:
         self._delete(self.subscriptions, subscription_id)
@@ -346,14 +351,38 @@ class MemoryTables:
         self._replace(self.messages, message_id, StoredMessage(row, is_consumed=True))
         self._discard_key(self.messages_by_arrival, (row.published_at_ms, message_id))
 
-    def drop_messages(self, now_ms: InstantMs) -> int:
-        ended = [stored for stored in self.messages.values() if stored.row.expires_at_ms <= now_ms]
+    def drop_messages(self, now_ms: InstantMs, given_up: tuple[str, ...]) -> int:
+        since = self._awaited_since()
+        hopeless = set(given_up)
+        ended = [
+            stored
+            for stored in self.messages.values()
+            if stored.row.expires_at_ms <= now_ms
+            and (stored.is_consumed or stored.row.message_id in hopeless or not _is_awaited(stored.row, since))
+        ]
         for stored in ended:
             self._delete(self.messages, stored.row.message_id)
             if not stored.is_consumed:
                 key = (stored.row.published_at_ms, stored.row.message_id)
                 self._discard_key(self.messages_by_arrival, key)
         return sum(not stored.is_consumed for stored in ended)
+
+    def _awaited_since(self) -> dict[_Address, InstantMs]:
+        since: dict[_Address, InstantMs] = {}
+        for waiting in self.subscriptions.values():
+            assert isinstance(waiting.row, SubscriptionRow), waiting.row
+            name, key, at_ms = waiting.row.name, waiting.row.key, waiting.at_ms
+            addresses: tuple[_Address, ...] = (
+                (name, key, None),
+                (name, key, waiting.instance_id),
+                (name, "", waiting.instance_id),
+            )
+            for address in addresses:
+                since[address] = min(at_ms, since.get(address, at_ms))
+        for start in (start for group in self.start_subscriptions.values() for start in group):
+            address = (start.name, None, None)
+            since[address] = min(start.opened_at_ms, since.get(address, start.opened_at_ms))
+        return since
 
     def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
         return (instance_id, dedupe_key) in self.inbox
@@ -391,9 +420,13 @@ class MemoryTables:
         left = [row for row in self.definitions[key] if row.definition_id != definition_id]
         self._replace(self.definitions, key, left)
 
-    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
-        starts = (
-            () if row is None else tuple(StartSubscription(row.definition_id, key, name) for name in row.start_messages)
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None, now_ms: InstantMs) -> None:
+        before = {start.name: start.opened_at_ms for start in self.start_subscriptions.get(key, ())}
+        names = () if row is None else row.start_messages
+        starts = tuple(
+            StartSubscription(row.definition_id, key, name, before.get(name, now_ms))
+            for name in names
+            if row is not None
         )
         self._replace(self.start_subscriptions, key, starts)
 
@@ -417,6 +450,14 @@ class MemoryTables:
 
 def _ids_of(table: dict[str, Waiting], instance_id: str) -> list[str]:
     return [row_id for row_id, waiting in table.items() if waiting.instance_id == instance_id]
+
+
+def _is_awaited(message: MessageRow, since: Mapping[_Address, InstantMs]) -> bool:
+    """Somebody waits for it who did so before its time to live ended."""
+    addresses: list[_Address] = [(message.name, message.key, message.instance_id)]
+    if message.instance_id is None:
+        addresses.append((message.name, None, None))
+    return any(since[address] < message.expires_at_ms for address in addresses if address in since)
 
 
 def _ready_key(task: ExternalTask) -> ReadyKey:

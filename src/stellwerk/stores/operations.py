@@ -66,7 +66,7 @@ def apply_operation(tables: Tables, operation: Operation, now_ms: InstantMs) -> 
         ):
             return _apply_lease_operation(tables, operation, now_ms)
         case _:
-            return _apply_catalogue_operation(tables, operation)
+            return _apply_catalogue_operation(tables, operation, now_ms)
 
 
 def _apply_lease_operation(
@@ -117,18 +117,19 @@ def _apply_catalogue_operation(
     | PublishMessage
     | DropMessages
     | PruneInstances,
+    now_ms: InstantMs,
 ) -> Outcome:
     match operation:
         case DeployDefinitions():
-            return catalogue.deploy(tables, operation)
+            return catalogue.deploy(tables, operation, now_ms)
         case DeleteDefinition():
-            return catalogue.delete_definition(tables, operation)
+            return catalogue.delete_definition(tables, operation, now_ms)
         case SetProcessEnabled():
-            return catalogue.set_process_enabled(tables, operation)
+            return catalogue.set_process_enabled(tables, operation, now_ms)
         case PublishMessage():
             return _publish(tables, operation)
         case DropMessages():
-            return tables.drop_messages(operation.now_ms)
+            return tables.drop_messages(operation.now_ms, operation.given_up)
         case PruneInstances():
             return _prune(tables, operation)
         case _:

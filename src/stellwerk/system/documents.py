@@ -64,6 +64,8 @@ def _read_url(url: str) -> bytes:
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(f"{url}: status {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise OSError(f"{url}: {error.reason}") from None
     except (ValueError, http.client.HTTPException) as error:
         raise OSError(f"{url}: {error}") from None
 

@@ -11,9 +11,10 @@ import wsproto.utilities
 
 from stellwerk.wire.messages import SUBPROTOCOL, NackCode
 from stellwerk.worker.errors import ConnectionLost, Refused, leaves_of
-from stellwerk.worker.system import Dial, Endpoint
+from stellwerk.worker.system import Dial, Endpoint, NetworkDial
+from stellwerk.worker.tls_troubles import SPEAKS_TLS, tls_trouble
 
-__all__ = ["CONNECT_TIMEOUT_S", "FRAME_BYTES_MAX", "Link", "with_link"]
+__all__ = ["CONNECT_TIMEOUT_S", "FRAME_BYTES_MAX", "Link", "finds_tls", "shake_hands", "with_link"]
 
 CONNECT_TIMEOUT_S = 10.0
 """For dialling, for the WebSocket handshake, and once more for the engine's welcome."""
@@ -64,10 +65,12 @@ async def with_link(dial: Dial, endpoint: Endpoint, body: Callable[[Link], Await
     :raises Refused: when the engine said why (HTTP status 401 or 403, or what `body` raises).
     """
     stream = await _dial(dial, endpoint)
-    done = False
+    opened = done = False
     try:
         async with trio.open_nursery() as nursery:
-            await body(Link(await _handshake(nursery, stream, endpoint)))
+            link = Link(await _handshake(nursery, stream, endpoint))
+            opened = True
+            await body(link)
             done = True
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -76,7 +79,14 @@ async def with_link(dial: Dial, endpoint: Endpoint, body: Callable[[Link], Await
             raise rest from None
         assert broken is not None
         if not done:  # else it broke while it was closed (trio-websocket cannot answer a ping then)
-            raise _translated(_first_leaf(broken), endpoint) from None
+            leaf = _first_leaf(broken)
+            if (
+                not opened
+                and not isinstance(leaf, trio_websocket.ConnectionRejected)
+                and await finds_tls(dial, endpoint)
+            ):
+                raise ConnectionLost(f"no connection to {endpoint}: {SPEAKS_TLS}") from None
+            raise _translated(leaf, endpoint) from None
     finally:
         # trio-websocket's client leaves it open when the peer closed first.
         await trio.aclose_forcefully(stream)
@@ -85,11 +95,28 @@ async def with_link(dial: Dial, endpoint: Endpoint, body: Callable[[Link], Await
 async def _dial(dial: Dial, endpoint: Endpoint) -> trio.abc.Stream:
     try:
         with trio.fail_after(CONNECT_TIMEOUT_S):
-            return await dial(endpoint)
+            stream = await dial(endpoint)
+            if isinstance(stream, trio.SSLStream):
+                await shake_hands(stream)
+            return stream
     except trio.TooSlowError:
         raise ConnectionLost(f"no connection to {endpoint} within {CONNECT_TIMEOUT_S:g} s") from None
     except (OSError, trio.BrokenResourceError) as error:
-        raise ConnectionLost(f"no connection to {endpoint}: {error}") from error
+        raise ConnectionLost(f"no connection to {endpoint}: {tls_trouble(error) or error}") from error
+
+
+async def shake_hands(stream: trio.SSLStream[trio.abc.Stream]) -> None:
+    """At once, so that what is wrong with a certificate is known as such."""
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+
+
+async def finds_tls(dial: Dial, endpoint: Endpoint) -> bool:
+    """Whether that is why a plain connection got no answer. Only the network can be asked."""
+    return not endpoint.tls and isinstance(dial, NetworkDial) and await dial.finds_tls(endpoint)
 
 
 async def _handshake(

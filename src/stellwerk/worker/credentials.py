@@ -29,6 +29,15 @@ class Credentials:
         self._fetching = trio.Lock()
         self.failed_critically = False
 
+    @property
+    def origin(self) -> str:
+        """For whoever has to mend it."""
+        if self._source is None:
+            return "it has none: give it one as Worker(token=...), in STELLWERK_TOKEN of `stellwerk worker`, or --token"
+        if isinstance(self._source, str):
+            return "its credential is that of Worker(token=...), STELLWERK_TOKEN or --token"
+        return "its credential is what the function given as Worker(token=...) has fetched"
+
     async def fresh(self) -> str | None:
         """:raises NoCredential: after it was reported why."""
         source = self._source

@@ -9,9 +9,10 @@ import attrs
 import h11
 import trio
 
-from stellwerk.worker.connection import CONNECT_TIMEOUT_S, FRAME_BYTES_MAX
+from stellwerk.worker.connection import CONNECT_TIMEOUT_S, FRAME_BYTES_MAX, finds_tls, shake_hands
 from stellwerk.worker.errors import ConnectionLost
 from stellwerk.worker.system import Clock, Dial, Endpoint
+from stellwerk.worker.tls_troubles import SPEAKS_TLS, tls_trouble
 
 __all__ = ["HttpAnswer", "HttpCall", "HttpClient"]
 
@@ -108,7 +109,7 @@ class HttpClient:
             with trio.fail_after(CONNECT_TIMEOUT_S):
                 stream = await self._dial(self._endpoint)
                 if isinstance(stream, trio.SSLStream):
-                    await _shake_hands(stream)
+                    await shake_hands(stream)
         except trio.TooSlowError:
             raise ConnectionLost(f"no connection to {where} within {CONNECT_TIMEOUT_S:g} s") from None
         except (OSError, trio.BrokenResourceError) as error:
@@ -124,6 +125,8 @@ class HttpClient:
         except _BROKEN as error:
             if connection.is_stale and not call.is_given_up:
                 return None
+            if connection.is_new and await finds_tls(self._dial, self._endpoint):
+                raise ConnectionLost(f"no connection to {self._endpoint.http_url}: {SPEAKS_TLS}") from None
             raise ConnectionLost(f"the connection to {self._endpoint.http_url} broke: {_reason(error)}") from error
         finally:
             await self._put_back(connection)
@@ -149,17 +152,11 @@ class HttpClient:
             await trio.aclose_forcefully(connection.stream)
 
 
-async def _shake_hands(stream: trio.SSLStream[trio.abc.Stream]) -> None:
-    """At once, so that what is wrong with a certificate is known as such."""
-    try:
-        await stream.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(stream)
-        raise
-
-
 def _reason(error: BaseException) -> str:
     """trio's own says nothing where it has a cause."""
+    trouble = tls_trouble(error)
+    if trouble is not None:
+        return trouble
     return str(error) or (str(error.__cause__) if error.__cause__ is not None else type(error).__name__)
 
 
@@ -170,6 +167,11 @@ class _Connection:
         self._answers = 0
         self._heard = False
         self._is_half_closed = False
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing was answered on it yet."""
+        return self._answers == 0
 
     @property
     def is_stale(self) -> bool:

@@ -1,8 +1,9 @@
-"""A run whose tasks are polled over HTTP: for each topic one poll at a time, while there is room."""
+"""A run whose tasks are polled over HTTP, while there is room: topics that are alike in one poll (see `polls`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import trio
 
@@ -12,12 +13,13 @@ from stellwerk.worker.credentials import NoCredential
 from stellwerk.worker.errors import ConnectionLost, ErrorKind, Operation
 from stellwerk.worker.finals import LEASE_IS_GONE
 from stellwerk.worker.handler import LOCK_SECONDS_MAX, LOCK_SECONDS_MIN, Handler
-from stellwerk.worker.http_client import HttpCall, HttpClient
+from stellwerk.worker.http_client import HttpClient
 from stellwerk.worker.leases import FinalRequest, Lease
+from stellwerk.worker.polls import PolledTopic, PollGroup, TopicPoll, poll_groups
 from stellwerk.worker.pull_api import Arrival, PullApi, RefusedRequest
 from stellwerk.worker.renewals import Renewals, usual_ms
 from stellwerk.worker.reports import Reports
-from stellwerk.worker.runtime import Settings, WorkerRun
+from stellwerk.worker.runtime import TICK_S, Settings, WorkerRun
 from stellwerk.worker.settings import Backoff
 
 __all__ = ["PullRun"]
@@ -49,16 +51,18 @@ class PullRun(WorkerRun):
         self._renewals = Renewals(self._table, self._clock, self._start_soon, self)
         self._results = trio.CapacityLimiter(_RESULTS_AT_ONCE)
         self._extensions = trio.CapacityLimiter(_RENEWALS_AT_ONCE)
-        self._answered: set[str] = set()
-        """Topics whose last poll the engine answered."""
-        self._polls: dict[str, HttpCall] = {}
+        self._topics = [
+            PolledTopic(handler, Backoff(settings.reconnect_seconds_max, settings.entropy))
+            for handler in handlers.values()
+        ]
+        self._polls: set[TopicPoll] = set()
         self._gave_up = False
         self._known_extension_trouble: str | None = None
         self.limits = _LIMITS
 
     @property
     def is_connected(self) -> bool:
-        return len(self._answered) == len(self._handlers) and not self._is_over()
+        return all(topic.is_answered for topic in self._topics) and not self._is_over()
 
     @property
     def _limits(self) -> SessionLimits | None:
@@ -68,7 +72,8 @@ class PullRun(WorkerRun):
         try:
             await super().run(task_status)
         finally:
-            self._answered.clear()
+            for topic in self._topics:
+                topic.is_answered = False
             await self._client.close()
 
     # --- polls ---------------------------------------------------------------------------------------------------
@@ -76,88 +81,81 @@ class PullRun(WorkerRun):
     async def _stay_connected(self) -> None:
         self._finals.welcomed(self)
         self._start_soon(self._renewals.run)
+        groups = poll_groups(self._topics, self._settings.long_polling_timeout_s, self._settings.idle_timeout_s)
         async with trio.open_nursery() as nursery:
-            for handler in self._handlers.values():
-                nursery.start_soon(self._keep_polling, handler)
+            for group in groups:
+                nursery.start_soon(self._keep_polling, group, nursery)
 
     def _is_over(self) -> bool:
         return self._stop_requested.is_set()
 
-    async def _keep_polling(self, handler: Handler) -> None:
-        backoff = Backoff(self._settings.reconnect_seconds_max, self._settings.entropy)
-        while True:
-            while not self._is_over() and not self._room_of(handler):
+    async def _keep_polling(self, group: PollGroup, nursery: trio.Nursery) -> None:
+        while not self._is_over():
+            now = self._clock.monotonic()
+            for poll in group.begin(self._room_of, now):
+                self._polls.add(poll)
+                nursery.start_soon(self._poll, group, poll)
+            with trio.move_on_after(max(TICK_S, group.next_look(self._room_of, now) - now)):
                 await self._changed.wait()
-            if self._is_over():
-                return
-            pause_s = await self._poll(handler, backoff)
-            if pause_s > 0:
-                with trio.move_on_after(pause_s):
-                    await self._stop_requested.wait()
 
-    def _room_of(self, handler: Handler) -> int:
+    def _room_of(self, topic: PolledTopic) -> int:
         """A lease takes its place until its result was answered, a handler until it is back, whichever is later."""
-        taken = self._table.count(handler.topic) + self._executions.lost[handler.topic]
-        return min(_ROOM_MAX, max(0, handler.max_tasks - taken))
+        taken = self._table.count(topic.name) + self._executions.lost[topic.name]
+        return min(_ROOM_MAX, max(0, topic.handler.max_tasks - taken))
 
-    async def _poll(self, handler: Handler, backoff: Backoff) -> float:
-        """→ after how many seconds to poll again."""
-        started = self._clock.monotonic()
+    async def _poll(self, group: PollGroup, poll: TopicPoll) -> None:
+        fail = partial(group.failed, poll)
         try:
-            arrivals, waited_ms = await self._fetch(handler)
+            arrivals = await self._fetch(poll)
         except ConnectionLost as error:
             if not self._is_over():
                 self._report_trouble(error)
+            fail(self._clock.monotonic())
         except RefusedRequest as error:
             self._poll_refused(error)
-            self._answered.discard(handler.topic)
-            return max(backoff.next_s(), error.retry_after_s)
+            fail(
+                self._clock.monotonic(),
+                pause_s=error.retry_after_s,
+                is_due_to_a_topic=not error.retryable or error.code == NackCode.FORBIDDEN,
+            )
         except NoCredential as error:
             self._critical(error)
+            fail(self._clock.monotonic())
         except Exception as error:  # noqa: BLE001 — reported, and logged unless it explains itself
             # Whatever it is: leases are held, so the worker goes on, and stops when it happens again and again.
             self._unexpected(error)
+            fail(self._clock.monotonic())
         else:
-            backoff.reset()
-            self._poll_answered(handler, arrivals)
-            if arrivals or waited_ms < self._long_wait_ms():
-                return 0.0
-            return max(0.0, started + self._settings.idle_timeout_s - self._clock.monotonic())
-        self._answered.discard(handler.topic)
-        return backoff.next_s()
+            self._poll_answered(group, poll, arrivals)
+        self._has_changed()
 
-    async def _fetch(self, handler: Handler) -> tuple[list[Arrival], int]:
-        """→ also for how long the engine was asked to wait."""
-        # Whether it can be reached at all shows at once only if it answers at once.
-        wait_ms = self._long_wait_ms() if handler.topic in self._answered else 0
-        call = self._polls[handler.topic] = self._api.fetching(handler, self._room_of(handler), wait_ms)
+    async def _fetch(self, poll: TopicPoll) -> list[Arrival]:
         try:
-            return await self._api.fetch(call), wait_ms
+            if self._gave_up:
+                raise ConnectionLost("the worker stops")
+            poll.call = self._api.fetching([topic.handler for topic in poll.topics], poll.max_tasks, poll.wait_s)
+            return await self._api.fetch(poll.call)
         finally:
-            del self._polls[handler.topic]
-            self._has_changed()
+            self._polls.discard(poll)
 
-    def _long_wait_ms(self) -> int:
-        return round(self._settings.long_polling_timeout_s * 1000)
-
-    def _poll_answered(self, handler: Handler, arrivals: list[Arrival]) -> None:
+    def _poll_answered(self, group: PollGroup, poll: TopicPoll, arrivals: list[Arrival]) -> None:
         was_connected = self.is_connected
-        self._answered.add(handler.topic)
+        topics = {arrival.offer.topic for arrival in arrivals}
         for arrival in arrivals:
             self._take(arrival)
+        group.answered(poll, topics, len(arrivals), self._clock.monotonic())
         if self.is_connected:
             self.critical_errors = 0
             if not was_connected:
                 self._trouble, self._is_known_trouble = None, False
-                where, topics = self._settings.endpoint.http_url, ", ".join(self._handlers)
-                self._reports.log.info("polling %s, topics: %s", where, topics)
+                where, names = self._settings.endpoint.http_url, ", ".join(self._handlers)
+                self._reports.log.info("polling %s, topics: %s", where, names)
         self._reports.heartbeat(Operation.FETCH_AND_LOCK)
 
     def _poll_refused(self, error: RefusedRequest) -> None:
         match error.code:
             case NackCode.UNAUTHENTICATED | NackCode.FORBIDDEN:
-                self._reports.error(ErrorKind.PERMANENT_AUTHORIZATION_ERROR, error)
-                self._critical(error)
+                self._not_authorized(error)
             case _ if error.retryable:
                 self._report_trouble(error)
             case _:
@@ -241,8 +239,9 @@ class PullRun(WorkerRun):
     def _tell_room(self) -> None:
         if self._draining and not self._gave_up:
             self._gave_up = True
-            for call in self._polls.values():
-                self._start_soon(call.give_up, _GIVE_UP_TIMEOUT_S)
+            for poll in self._polls:
+                if poll.call is not None:
+                    self._start_soon(poll.call.give_up, _GIVE_UP_TIMEOUT_S)
 
     def _is_flushed(self) -> bool:
         """What an answer that was on its way brings goes back first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from stellwerk.errors import InvalidInput
@@ -63,11 +64,15 @@ class PullApi:
         self._credentials = credentials
         self._worker_id = worker_id
 
-    def fetching(self, handler: Handler, max_tasks: int, wait_ms: int) -> HttpCall:
-        """The request for tasks of the handler's topic, for `fetch`."""
+    def fetching(self, handlers: Sequence[Handler], max_tasks: int, wait_s: float) -> HttpCall:
+        """The request for tasks of the handlers' topics, for `fetch`. But for the topic they are alike.
+
+        :param max_tasks: of all topics together.
+        """
+        handler, wait_ms = handlers[0], round(wait_s * 1000)
         request = FetchAndLock(
             worker_id=self._worker_id,
-            task_types=(handler.topic,),
+            task_types=tuple([each.topic for each in handlers]),
             max_tasks=max_tasks,
             lock_duration_ms=handler.lock_duration_ms,
             wait_ms=wait_ms,

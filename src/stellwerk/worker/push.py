@@ -15,7 +15,7 @@ from stellwerk.worker.leases import Lease, LeaseKey
 from stellwerk.worker.reports import Reports
 from stellwerk.worker.runtime import Settings, WorkerRun
 from stellwerk.worker.session import Session
-from stellwerk.worker.settings import Backoff
+from stellwerk.worker.settings import CRITICAL_ERRORS_MAX, Backoff
 
 __all__ = ["PushRun"]
 
@@ -47,11 +47,20 @@ class PushRun(WorkerRun):
 
     async def _stay_connected(self) -> None:
         while not self._is_over():
+            critical_errors = self.critical_errors
             delay_s = await self._attempt()
             if not self._is_over():
-                write = self._reports.log.debug if self._is_known_trouble else self._reports.log.info
-                write("reconnecting in %.1f s, and again until it succeeds", delay_s)
+                self._say_what_follows(delay_s, is_critical=self.critical_errors > critical_errors)
                 await self._clock.sleep(delay_s)
+
+    def _say_what_follows(self, delay_s: float, *, is_critical: bool) -> None:
+        write = self._reports.log.debug if self._is_known_trouble else self._reports.log.info
+        if is_critical:
+            write(
+                "trying again in %.1f s; after %d such errors in a row the worker stops", delay_s, CRITICAL_ERRORS_MAX
+            )
+        else:
+            write("reconnecting in %.1f s, and again until it succeeds", delay_s)
 
     def _is_over(self) -> bool:
         return self._failure is not None or self._said_goodbye
@@ -98,8 +107,7 @@ class PushRun(WorkerRun):
         is_dealt_with = self._finals.was_reason(error)
         match error.code:
             case NackCode.UNAUTHENTICATED | NackCode.FORBIDDEN:
-                self._reports.error(ErrorKind.PERMANENT_AUTHORIZATION_ERROR, error)
-                self._critical(error)
+                self._not_authorized(error)
             case NackCode.SUPERSEDED:
                 self._reports.error(ErrorKind.FETCH_AND_LOCK, error)
                 return _SUPERSEDED_WAIT_S * (1.0 + self._settings.entropy.fraction() / 2)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import trio
 
 from stellwerk.errors import InvalidInput, StellwerkError
-from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Nack, Release, SessionLimits, TaskOffer
+from stellwerk.wire.messages import BpmnErrorReport, Complete, Fail, Nack, NackCode, Release, SessionLimits, TaskOffer
 from stellwerk.worker.bridge import Bridge
 from stellwerk.worker.credentials import Credentials
 from stellwerk.worker.errors import ErrorKind, Operation, Refused, TaskLost, WorkerGaveUp, leaves_of
@@ -20,11 +20,11 @@ from stellwerk.worker.reports import Reports
 from stellwerk.worker.settings import CRITICAL_ERRORS_MAX, Settings, TokenSource
 from stellwerk.worker.task import CancelSignal, Task
 
-__all__ = ["CRITICAL_ERRORS_MAX", "Settings", "TokenSource", "WorkerRun"]
+__all__ = ["CRITICAL_ERRORS_MAX", "TICK_S", "Settings", "TokenSource", "WorkerRun"]
 
 _ABORT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 10.0
-_TICK_S = 1e-6
+TICK_S = 1e-6
 """Virtual time moves only as far as it is waited for: a rest that rounding left over would be waited for for ever."""
 
 
@@ -56,6 +56,8 @@ class WorkerRun(ABC):
         self._draining = False
         self._trouble: str | None = None
         """Why there is no connection, as the log has it."""
+        self._refusal: str | None = None
+        """What was said last of the credential, or of what it does not allow."""
         self._is_known_trouble = False
         self._failure: WorkerGaveUp | None = None
         self.critical_errors = 0
@@ -141,6 +143,17 @@ class WorkerRun(ABC):
             self._reports.log.exception("unexpected error in the worker")
         self._reports.error(ErrorKind.UNEXPECTED_LOOP_ERROR, cause)
         self._critical(cause)
+
+    def _not_authorized(self, error: Refused) -> None:
+        """401, 403, or what a session is closed with for the same."""
+        text = f"{self._settings.endpoint.http_url} refuses this worker: {error}"
+        if error.code == NackCode.UNAUTHENTICATED:
+            text += f"; {self._credentials.origin}"
+        refused = Refused(text, code=error.code)
+        self._is_known_trouble = self.critical_errors > 0 and self._refusal == text
+        self._refusal = text
+        self._reports.error(ErrorKind.PERMANENT_AUTHORIZATION_ERROR, refused, is_known=self._is_known_trouble)
+        self._critical(refused)
 
     def _critical(self, error: Exception) -> None:
         self.critical_errors += 1
@@ -272,7 +285,7 @@ class WorkerRun(ABC):
             self._watched_ms = self._table.next_deadline_ms()
             self._deadline_came_closer = trio.Event()
             left_s = self._watched_ms / 1000 - self._clock.monotonic()
-            with trio.move_on_after(max(_TICK_S, left_s)):
+            with trio.move_on_after(max(TICK_S, left_s)):
                 await self._deadline_came_closer.wait()
 
     def _mind_deadline(self) -> None:

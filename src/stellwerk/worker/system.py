@@ -18,12 +18,14 @@ import trio
 from stellwerk.errors import Conflict, InvalidInput
 from stellwerk.values import frozen
 from stellwerk.wire.messages import WORKERS_PATH
+from stellwerk.worker.tls_troubles import unchecked_context
 
 __all__ = [
     "Clock",
     "Dial",
     "Endpoint",
     "Entropy",
+    "NetworkDial",
     "SystemEntropy",
     "SystemThreads",
     "ThreadEvent",
@@ -39,6 +41,8 @@ __all__ = [
 T = TypeVar("T")
 
 ThreadEvent = threading.Event
+
+_PROBE_SECONDS_MAX = 3.0
 
 _BAD_URL = "the engine's URL must look like http://127.0.0.1:10560, not {!r}"
 
@@ -154,17 +158,37 @@ class Dial(Protocol):
         """Connect, TLS included. Raises OSError when nobody answers."""
 
 
-def network_dial(ssl_context: ssl.SSLContext | None = None) -> Dial:
+class NetworkDial:
     """Over TCP, with TLS where the endpoint asks for it."""
 
-    async def dial(endpoint: Endpoint) -> trio.abc.Stream:
+    def __init__(self, ssl_context: ssl.SSLContext | None) -> None:
+        self._ssl_context = ssl_context
+
+    async def __call__(self, endpoint: Endpoint) -> trio.abc.Stream:
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         if not endpoint.tls:
             return stream
-        context = ssl_context or ssl.create_default_context()
+        context = self._ssl_context or ssl.create_default_context()
         return trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
 
-    return dial
+    async def finds_tls(self, endpoint: Endpoint) -> bool:
+        """Whether the port of this plain endpoint speaks TLS: it answers nothing else then."""
+        with trio.move_on_after(_PROBE_SECONDS_MAX):
+            try:
+                stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+                secured = trio.SSLStream(stream, unchecked_context(), https_compatible=True)
+                try:
+                    await secured.do_handshake()
+                finally:
+                    await trio.aclose_forcefully(stream)
+            except (OSError, trio.BrokenResourceError):
+                return False
+            return True
+        return False
+
+
+def network_dial(ssl_context: ssl.SSLContext | None = None) -> NetworkDial:
+    return NetworkDial(ssl_context)
 
 
 def hostname() -> str:

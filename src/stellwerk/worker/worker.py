@@ -187,10 +187,15 @@ class Worker:
             raise Conflict("handlers are added before the worker runs")
 
     def connect_to(
-        self, url: str | None = None, *, transport: Transport | None = None, token: TokenSource = None
+        self,
+        url: str | None = None,
+        *,
+        transport: Transport | None = None,
+        token: TokenSource = None,
+        worker_id: str | None = None,
     ) -> None:
-        """Work for the engine at this URL, in this way, with this credential, instead of what was given before; None:
-        as it was.
+        """Work for the engine at this URL, in this way, with this credential, under this name, instead of what was
+        given before; None: as it was.
 
         :raises InvalidInput: when the URL or the transport is none; Conflict: when the worker runs already.
         """
@@ -202,6 +207,8 @@ class Worker:
             self._endpoint = Endpoint.from_url(url)
         if token is not None:
             self._token = token
+        if worker_id is not None:
+            self.worker_id = worker_id
 
     def on_error(self, callback: E) -> E:
         """Decorator: called with ``(kind, error, task or None)`` in the worker's trio thread; it must not block."""

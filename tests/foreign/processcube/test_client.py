@@ -218,6 +218,23 @@ def test_a_message_reaches_the_instance_or_the_correlation_that_is_named(
     assert (signal.value.name, signal.value.code) == ("NotImplementedError", 501)
 
 
+def test_a_message_that_names_nobody_reaches_everybody_and_what_waits_is_found_without_an_instance(
+    genuine: Any, engine: Any, model: Any, unique: str
+) -> None:
+    catch = (
+        '<bpmn:intermediateCatchEvent id="paid"><bpmn:messageEventDefinition messageRef="m"/>'
+        "</bpmn:intermediateCatchEvent>"
+    )
+    engine.deploy(model(unique, catch, root=f'<bpmn:message id="m" name="{unique}"/>'))
+    waiting = [engine.start_instance(unique), engine.start_instance(unique, business_key=f"{unique}-a")]
+    first = genuine.call("flowNodeInstances.query", {}, {"limit": 1})
+    assert (len(first["flowNodeInstances"]), first["totalCount"] >= 4) == (1, True)
+    found = genuine.call("flowNodeInstances.query", {"flowNodeId": "paid", "state": "suspended"}, {"limit": 100})
+    assert {*waiting} <= {node["processInstanceId"] for node in found["flowNodeInstances"]}
+    genuine.call("events.triggerMessageEvent", unique, {"payload": {"sum": 3}})
+    assert [engine.end_of(instance_id)["variables"] for instance_id in waiting] == [{"sum": 3}] * 2
+
+
 # --- the whole of it
 
 

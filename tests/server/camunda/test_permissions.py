@@ -137,3 +137,34 @@ async def test_who_may_use_some_processes_deploys_no_others(camunda: Any, keyed:
     form = f"--x\r\n{part}\r\n\r\n{model['bpmn20Xml']}\r\n--x--\r\n".encode()
     reply = await camunda.send("POST", "/deployment/create", form, "multipart/form-data; boundary=x", headers=operator)
     assert (reply.status, reply.body["type"]) == (403, "AuthorizationException")
+
+
+async def test_topics_are_told_to_those_who_may_see_them_only(camunda: Any, keyed: Any) -> None:
+    """Names of topics tell what others do."""
+    admin = await keyed(scopes=["admin"])
+    await send(camunda, admin, "POST", "/process-definition/key/shipping/start", {})
+
+    async def told(header: str) -> tuple[Any, Any]:
+        names = (await send(camunda, header, "GET", "/external-task/topic-names")).body
+        native = await camunda.api.ask(f"GET /api/v1/topics HTTP/1.1\r\nHost: here\r\n{header}\r\n".encode())
+        return names, [topic["topic"] for topic in native.body["topics"]]
+
+    assert await told(admin) == (["pack"], ["pack"])
+    for rights in ({"processes": ["shipping"]}, {"processes": ["ship*"], "topics": ["pack", "pay"]}):
+        assert await told(await keyed(scopes=["client", "worker"], **rights)) == (["pack"], ["pack"]), rights
+    for rights in ({"processes": ["payment"]}, {"topics": ["pay"]}, {"processes": ["shipping"], "topics": ["pay"]}):
+        assert await told(await keyed(scopes=["client", "worker"], **rights)) == ([], []), rights
+
+
+async def test_workers_are_told_with_the_topics_that_the_caller_may_see(camunda: Any, keyed: Any) -> None:
+    admin = await keyed(scopes=["admin"])
+    poll = {"workerId": "w-1", "maxTasks": 1, "topics": [{"topicName": "pack", "lockDuration": 20_000}]}
+    await send(camunda, admin, "POST", "/external-task/fetchAndLock", poll)
+
+    async def told(header: str) -> Any:
+        reply = await camunda.api.ask(f"GET /api/v1/workers HTTP/1.1\r\nHost: here\r\n{header}\r\n".encode())
+        return [(worker["worker_id"], [one["topic"] for one in worker["topics"]]) for worker in reply.body["workers"]]
+
+    assert await told(admin) == [("w-1", ["pack"])]
+    assert await told(await keyed(scopes=["client"], processes=["shipping"])) == [("w-1", ["pack"])]
+    assert await told(await keyed(scopes=["client"], processes=["payment"])) == []

@@ -100,10 +100,10 @@ def test_a_run_that_raises_or_kills_its_process_is_told_and_the_next_one_works(c
     assert children.submit(_plan(1)).result().invariant is None
 
 
-def test_a_run_that_hangs_is_ended(launch: Callable[..., Child]) -> None:
+def test_a_run_that_hangs_is_ended_and_says_where(launch: Callable[..., Child]) -> None:
     child = launch(1, seconds_max=2.0)
     try:
-        with pytest.raises(ChildFailed, match="took more than 2 s"):
+        with pytest.raises(ChildFailed, match=r"(?s)took more than 2 s.*made_up_runs\.py.* in simulate"):
             child.run(_plan(77))
     finally:
         child.close()
@@ -158,6 +158,8 @@ def test_some_runs_are_done_twice_and_must_be_the_same(children: Children, tmp_p
     assert 1 <= hunting.campaign.twins <= 6
     assert len(hunting.campaign.failures) == hunting.campaign.twins
     assert "[not the same twice]" in hunting.campaign.failures[0]
+    one, other = sorted(tmp_path.glob("*.trace"))[:2]
+    assert first_divergence(one, other) is not None
 
 
 def test_no_run_begins_after_the_time_is_over(children: Children, tmp_path: Path) -> None:

@@ -188,12 +188,19 @@ def fail(step: Step, token: Token, kind: str, raised: Raised) -> None:
         and can_compensate(step, activity)
     )
     if not compensate:
-        open_incident(step, token, kind, message, task_id=task_id)
+        open_incident(step, token, kind, _with_code(raised, message), task_id=task_id)
         return
     if activity is not None:
         _end_in_failure(step, activity, raised)
     step.emit(f.TokenFailed(token.id))
     fail_scope(step, token.scope_id, raised.code, message, token.node_id)
+
+
+def _with_code(raised: Raised, message: str) -> str:
+    """What nobody catches is often a code that is misspelt: whoever looks at the incident has to see it."""
+    if raised.technical or message == raised.code:
+        return message
+    return f"{raised.code}: {message}"
 
 
 def _is_doomed(step: Step, token: Token) -> bool:

@@ -10,11 +10,13 @@ from stellwerk.core.commands import (
     EndDraining,
     EndTaskInFailure,
     FailureKind,
+    GiveUpTask,
     ThrowBpmnError,
 )
 from stellwerk.core.instance import ActivityInstance, Token
 from stellwerk.core.rules.activities import Plan, drained, finish_activity, keep_result, plan_activity, start_activity
 from stellwerk.core.rules.errors import BPMN_ERROR, Raised, catch, fail, technical_error
+from stellwerk.core.rules.incidents import open_incident
 from stellwerk.core.rules.values import (
     bindings,
     check_visible,
@@ -39,6 +41,7 @@ __all__ = [
     "end_task_in_failure",
     "enter_task",
     "finish_work",
+    "give_up_task",
     "requeue_task",
     "start_waiting",
     "start_work",
@@ -277,6 +280,17 @@ def _end_drained(step: Step, activity: ActivityInstance, token: Token) -> None:
     step.emit(f.TaskDrained(activity.id))
     step.finally_(activity.id, "CANCELLED")
     drained(step, token, activity, completed=False)
+
+
+def give_up_task(step: Step, command: GiveUpTask) -> None:
+    """:raises Conflict: its scope fails, so it ends with its lease anyway."""
+    _, token = _open_task(step, command.task_id)
+    if step.state.tasks[command.task_id].draining:
+        raise Conflict(f"task {command.task_id} is about to end: its scope has failed")
+    kind = FailureKind.RETRIES_EXHAUSTED.value
+    step.emit(f.TaskFailed(command.task_id, kind, command.message))
+    step.finally_(command.task_id, "FAILED")
+    open_incident(step, token, kind, command.message, task_id=command.task_id)
 
 
 def complete_user_task(step: Step, command: CompleteUserTask) -> None:

@@ -18,7 +18,7 @@ from stellwerk.ports import ANYBODY, ApiKeyRow, Clock, Identity, Store
 from stellwerk.server.auth.credentials import credential_in
 from stellwerk.server.auth.keys import is_right, looks_like_key, read_key
 
-__all__ = ["KEY_SECONDS_MAX", "NOBODY", "Gate", "TokenVerifier", "has_keys"]
+__all__ = ["KEY_SECONDS_MAX", "NOBODY", "Gate", "TokenVerifier"]
 
 KEY_SECONDS_MAX = 2.0
 """For so long a key is believed to be as it was read, be it revoked or made meanwhile."""
@@ -34,6 +34,10 @@ NOBODY = Identity(name="nobody", scopes=(), worker_ids=(), topics=(), processes=
 
 
 class TokenVerifier(Protocol):
+    @property
+    def leeway_ms(self) -> int:
+        """By how much a token may be used beyond its end."""
+
     async def identify(self, token: str) -> Identity:
         """:raises Unauthenticated: it is not good. StoreUnavailable: that cannot be told now."""
 
@@ -43,11 +47,6 @@ class _Read:
     row: ApiKeyRow | None
     at: float
     """On the monotonic clock."""
-
-
-async def has_keys(store: Store) -> bool:
-    """Also those that are revoked."""
-    return await store.has_api_keys() or bool(await store.api_keys())
 
 
 class Gate:
@@ -60,6 +59,8 @@ class Gate:
         self._tokens = tokens
         self.is_open = may_be_open and tokens is None
         """Everybody is `ANYBODY`."""
+        self.takes_tokens = tokens is not None
+        """There may be administrators without an API key."""
         self._is_unknown = False
         """Whether there are keys could not be told yet: nobody comes in meanwhile."""
         self._rows: OrderedDict[str, _Read] = OrderedDict()
@@ -77,7 +78,7 @@ class Gate:
     async def look(self) -> None:
         """Close it if there is a key. :raises StoreUnavailable: that cannot be told now."""
         if self.is_open or self._is_unknown:
-            if await has_keys(self._store):
+            if await self._store.has_api_keys():
                 self.close()
             elif self._is_unknown:  # still: the first key may have been made here meanwhile
                 self.is_open, self._is_unknown = True, False
@@ -115,7 +116,7 @@ class Gate:
 
     async def check(self, identity: Identity) -> None:
         """Whether one that was identified before still is: its key may be revoked, or the gate closed meanwhile. What
-        runs out by itself is not looked at.
+        runs out by itself is not looked at: see `check_end`.
 
         :raises Unauthenticated: it is not.
         """
@@ -125,6 +126,14 @@ class Gate:
                 raise Unauthenticated("the API key was revoked")
         elif identity == ANYBODY and not self.is_open:
             raise Unauthenticated("a credential is needed now: the first API key was made")
+
+    def check_end(self, identity: Identity) -> None:
+        """:raises Unauthenticated: the credential that it came with has run out."""
+        if identity.expires_at_ms is None:
+            return
+        leeway_ms = 0 if identity.key_id is not None or self._tokens is None else self._tokens.leeway_ms
+        if identity.expires_at_ms + leeway_ms <= self._clock.wall_ms():
+            raise Unauthenticated("the credential has run out")
 
     async def _by_key(self, credential: str) -> Identity:
         key = read_key(credential)

@@ -43,15 +43,23 @@ class _Key:
 class SigningKeys:
     """An issuer's keys, read again every now and then, and when a token names one that is not known."""
 
-    def __init__(self, fetch: Callable[[], Awaitable[bytes]], clock: Clock, log: Log) -> None:
-        """:param fetch: gives the JSON of a JWK set; OSError when it cannot."""
+    def __init__(self, fetch: Callable[[], Awaitable[bytes]], clock: Clock, log: Log, *, place: str = "") -> None:
+        """:param fetch: gives the JSON of a JWK set; OSError when it cannot. :param place: where from, for the log."""
         self._fetch = fetch
+        self._place = place
         self._clock = clock
         self._log = log
         self._keys: Sequence[_Key] | None = None
         """None: there were none yet."""
         self._tried_at = float("-inf")
         self._reading = trio.Lock()
+
+    async def read_first(self) -> None:
+        """:raises OSError: they cannot be had. ValueError: they are no JWK set, or none of them is for signatures."""
+        self._keys = _read_keys(await self._fetch())
+        self._tried_at = self._clock.monotonic()
+        if not self._keys:
+            raise ValueError("it holds no key that can verify signatures")
 
     async def run(self) -> None:
         """Keep them fresh, for ever."""
@@ -84,7 +92,12 @@ class SigningKeys:
             try:
                 self._keys = _read_keys(await self._fetch())
             except (OSError, ValueError, RecursionError) as error:
-                self._log.warning("the keys of the tokens' issuer cannot be had", reason=str(error))
+                self._log.warning(
+                    "the keys of the tokens' issuer cannot be had",
+                    jwks=self._place,
+                    reason=str(error),
+                    so="no token is good until they can" if self._keys is None else "those known stay good",
+                )
             finally:
                 self._tried_at = self._clock.monotonic()
 
@@ -114,6 +127,10 @@ class JwtVerifier:
         self._config = config
         self._clock = clock
         self._log = log
+
+    @property
+    def leeway_ms(self) -> int:
+        return round(self._config.leeway_seconds * 1000)
 
     async def identify(self, token: str) -> Identity:
         """:raises Unauthenticated: it is not good. StoreUnavailable: that cannot be told now."""

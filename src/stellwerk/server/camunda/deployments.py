@@ -15,13 +15,15 @@ from stellwerk.errors import InvalidInput, NotServed
 from stellwerk.ids import derived_id
 from stellwerk.ports import DefinitionRow, Scope
 from stellwerk.server.camunda.forms import FormPart, read_form
-from stellwerk.server.camunda.reading import ROWS_MAX, list_query, payload, sliced
+from stellwerk.server.camunda.reading import ROWS_MAX, kept, list_query, payload, sliced
 from stellwerk.server.camunda.shapes import ProcessDefinitionsQuery, StartRequest
-from stellwerk.server.camunda.typed_values import date_text, kept_variables, typed_variables
+from stellwerk.server.camunda.typed_values import date_text, typed_variables
 from stellwerk.server.camunda.views import definition_view, instance_view, self_link
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
 from stellwerk.server.http.endpoints.definitions import split_definition_id
+from stellwerk.server.http.foreign_texts import check_name
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import check_definition, check_process, may_see_definition
 from stellwerk.server.http.visibility import check_files
 
@@ -129,13 +131,18 @@ class DeploymentEndpoints:
 
     async def start(self, request: Request) -> Response:
         body = await payload(self._context, request, StartRequest)
-        if body.start_instructions or body.case_instance_id is not None:
-            raise NotServed("instances start at their start event, and belong to no case")
+        if body.start_instructions:
+            raise NotServed("instances start at their start event: leave this out @ $.startInstructions")
+        if body.case_instance_id is not None:
+            raise NotServed("there are no cases here: put such an id into businessKey @ $.caseInstanceId")
         check_lengths(businessKey=body.business_key)
         key, version = _named(request)
         check_process(request, key)
-        variables = kept_variables(body.variables, "$.variables")
-        instance_id = await self._node.start_instance(key, variables, business_key=body.business_key, version=version)
+        variables = await kept(self._context, body.variables, "$.variables")
+        with named(business_key="$.businessKey", process="path.key"):
+            instance_id = await self._node.start_instance(
+                key, variables, business_key=body.business_key, version=version
+            )
         return answer(await self._started_view(instance_id, with_variables=body.with_variables_in_return))
 
     async def _started_view(self, instance_id: str, *, with_variables: bool) -> dict[str, object]:
@@ -160,13 +167,18 @@ def _form_of(parts: Iterable[FormPart]) -> _DeploymentForm:
     """:raises InvalidInput: there is no file; NotServed: a file that is no BPMN, or a tenant."""
     texts = {part.name: part.text for part in parts if part.file_name is None}
     models = [(part.file_name or part.name, part.content) for part in parts if part.file_name is not None]
+    for name, text in texts.items():
+        check_name(name, "the form")
+        check_name(text, name)
+    for name, _ in models:
+        check_name(name, "a file name of the form")
     if texts.get("tenant-id"):
-        raise NotServed("there are no tenants here @ tenant-id")
+        raise NotServed("there are no tenants here: leave this out @ tenant-id")
     if not models:
         raise InvalidInput("No deployment resources contained in the form upload.")
     for name, _ in models:
         if not name.lower().endswith(_MODELS):
-            raise NotServed(f"only BPMN files can be deployed ({' or '.join(_MODELS)}), not {name[:100]}")
+            raise NotServed(f"only BPMN files can be deployed ({' or '.join(_MODELS)}): leave {name[:100]} out")
     only_changes = (texts.get("enable-duplicate-filtering"), texts.get("deploy-changed-only"))
     return _DeploymentForm(
         name=texts.get("deployment-name"),

@@ -14,7 +14,9 @@ from stellwerk.server.camunda.external_tasks import ExternalTaskEndpoints
 from stellwerk.server.camunda.failures import answer_failure
 from stellwerk.server.camunda.instances import InstanceEndpoints
 from stellwerk.server.camunda.messages import MessageEndpoints
+from stellwerk.server.camunda.retries import RetriesEndpoints
 from stellwerk.server.camunda.task_lists import TaskListEndpoints
+from stellwerk.server.camunda.unserved import instead_of
 from stellwerk.server.camunda.user_tasks import UserTaskEndpoints
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Dialect, Endpoint
@@ -42,6 +44,7 @@ def _served(context: ApiContext) -> Iterable[Endpoint]:
     # Lists before single ones: `/external-task/count` is no task.
     areas = (
         TaskListEndpoints,
+        RetriesEndpoints,
         ExternalTaskEndpoints,
         DeploymentEndpoints,
         InstanceEndpoints,
@@ -57,5 +60,7 @@ async def _engines(_request: Request) -> Response:
 
 
 async def _not_served(request: Request) -> Response:
-    path = request.scope["path"][:_SHOWN_CHARS_MAX]
-    raise NotServed(f"{request.method} {path} is not served here; docs/camunda has the list of what is")
+    path = request.scope["path"]
+    shown = path[:_SHOWN_CHARS_MAX]
+    behind = path.removeprefix(_PREFIX).removeprefix(f"/engine/{_ENGINE}")
+    raise NotServed(f"{request.method} {shown} is not served here: {instead_of(request.method, behind)}")

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from stellwerk.actors.connections import TopicView
 from stellwerk.core.external_task import ExternalTask, TaskState
 from stellwerk.errors import InvalidInput, NotServed
-from stellwerk.json_values import JsonObject
 from stellwerk.ports import Scope
 from stellwerk.server.camunda.polling import locked_text, poll_of
-from stellwerk.server.camunda.reading import list_query, payload, signed
+from stellwerk.server.camunda.reading import kept, list_query, payload, signed
+from stellwerk.server.camunda.retries import set_retries
 from stellwerk.server.camunda.shapes import (
     BpmnErrorRequest,
     CompleteRequest,
@@ -30,7 +30,9 @@ from stellwerk.server.camunda.views import error_details, task_view
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
 from stellwerk.server.http.leases import LeasesResponse
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import check_task, check_worker_id
+from stellwerk.server.http.visibility import visible_topics
 
 __all__ = ["ExternalTaskEndpoints"]
 
@@ -64,20 +66,22 @@ class ExternalTaskEndpoints:
 
     async def fetch_and_lock(self, request: Request) -> Response:
         body = await payload(self._context, request, FetchRequest)
-        poll = poll_of(body, request)
+        poll = poll_of(body, request, self._node.limits)
         if poll is None:
             return answer([])
-        polled = await self._context.poll(request, poll)
+        with named(max_tasks="$.maxTasks"):
+            polled = await self._context.poll(request, poll)
         return LeasesResponse(await locked_text(self._node, polled.tasks, body.topics or ()), polled)
 
     async def lock(self, request: Request) -> Response:
         """By id. Who holds the task already gets the new duration."""
         body = await payload(self._context, request, LockRequest)
         task = await self._task_of(request, body.worker_id)
-        if _holder_of(task) == body.worker_id:
-            await self._node.extend_task(task.task_id, body.worker_id, body.lock_duration)
-            return _done()
-        polled = await self._node.lock_task(task.task_id, body.worker_id, body.lock_duration)
+        with named(lock_duration_ms="$.lockDuration"):
+            if _holder_of(task) == body.worker_id:
+                await self._node.extend_task(task.task_id, body.worker_id, body.lock_duration)
+                return _done()
+            polled = await self._node.lock_task(task.task_id, body.worker_id, body.lock_duration)
         return LeasesResponse(b"", polled, status=204)
 
     async def unlock(self, request: Request) -> Response:
@@ -97,40 +101,44 @@ class ExternalTaskEndpoints:
 
     async def complete(self, request: Request) -> Response:
         body = await payload(self._context, request, CompleteRequest)
-        variables = kept_variables(body.variables, "$.variables")
+        variables = await kept(self._context, body.variables, "$.variables")
         # As in Camunda, output mappings see both; what is left of the difference is said in docs/camunda.
-        variables |= kept_variables(body.local_variables, "$.localVariables")
+        variables |= await kept(self._context, body.local_variables, "$.localVariables")
         task = await self._task_of(request, body.worker_id)
-        await self._node.complete_task(task.task_id, body.worker_id, variables)
+        with named():
+            await self._node.complete_task(task.task_id, body.worker_id, variables)
         return _done()
 
     async def fail(self, request: Request) -> Response:
         body = await payload(self._context, request, FailureRequest)
-        _refuse_variables(body.variables or body.local_variables)
+        _refuse_variables(body)
         task = await self._task_of(request, body.worker_id)
-        await self._node.fail_task(
-            task.task_id,
-            body.worker_id,
-            body.error_message or "",
-            details=body.error_details,
-            retry_after_ms=body.retry_timeout,
-            retries=body.retries,
-        )
+        with named(message="$.errorMessage", details="$.errorDetails", retry_after_ms="$.retryTimeout"):
+            await self._node.fail_task(
+                task.task_id,
+                body.worker_id,
+                body.error_message or "",
+                details=body.error_details,
+                retry_after_ms=body.retry_timeout,
+                retries=body.retries,
+            )
         return _done()
 
     async def bpmn_error(self, request: Request) -> Response:
         body = await payload(self._context, request, BpmnErrorRequest)
         variables = kept_variables(body.variables, "$.variables")
         task = await self._task_of(request, body.worker_id)
-        await self._node.bpmn_error(
-            task.task_id, body.worker_id, body.error_code, message=body.error_message, variables=variables
-        )
+        with named(code="$.errorCode", message="$.errorMessage"):
+            await self._node.bpmn_error(
+                task.task_id, body.worker_id, body.error_code, message=body.error_message, variables=variables
+            )
         return _done()
 
     async def extend_lock(self, request: Request) -> Response:
         body = await payload(self._context, request, ExtendLockRequest)
         task = await self._task_of(request, body.worker_id)
-        await self._node.extend_task(task.task_id, body.worker_id, body.new_duration)
+        with named(lock_duration_ms="$.newDuration"):
+            await self._node.extend_task(task.task_id, body.worker_id, body.new_duration)
         return _done()
 
     # --- looking and setting -----------------------------------------------------------------------------------------
@@ -146,16 +154,14 @@ class ExternalTaskEndpoints:
 
     async def topic_names(self, request: Request) -> Response:
         query = list_query(request, TopicNamesQuery)
-        identity = identity_of(request)
-        topics = [view for view in await self._node.topics() if identity.may_take(view.topic)]
-        return answer([view.topic for view in topics if _has_such_tasks(view, query)])
+        found = [view.topic for view in await self._node.topics() if _has_such_tasks(view, query)]
+        visible = await visible_topics(request, self._node, frozenset(found))
+        return answer([topic for topic in found if topic in visible])
 
     async def set_retries(self, request: Request) -> Response:
         body = await payload(self._context, request, RetriesRequest)
-        if body.retries < 1:
-            raise NotServed("retries are set to 1 or more; a task ends for good by what its worker reports")
         task = await self._task(request)
-        await self._node.set_task_retries(task.task_id, body.retries)
+        await set_retries(self._node, task.task_id, body.retries)
         return _done()
 
     async def set_priority(self, request: Request) -> Response:
@@ -188,9 +194,13 @@ def _has_such_tasks(view: TopicView, query: TopicNamesQuery) -> bool:
     return unlocked > 0 or (view.backlog.locked > 0 and not query.with_unlocked_tasks)
 
 
-def _refuse_variables(variables: JsonObject | None) -> None:
-    if variables:
-        raise NotServed("a failure sets no variables: a later attempt begins as the first did @ $.variables")
+def _refuse_variables(body: FailureRequest) -> None:
+    for name, variables in (("variables", body.variables), ("localVariables", body.local_variables)):
+        if variables:
+            raise NotServed(
+                "a failure sets no variables, a later attempt begins as the first did: put what has to be kept into "
+                f"errorDetails, or report a bpmnError @ $.{name}"
+            )
 
 
 def _done() -> Response:

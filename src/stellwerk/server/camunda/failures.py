@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from starlette.requests import Request
@@ -25,24 +24,11 @@ from stellwerk.server.http.answers import answer, headers_of, status_of
 __all__ = ["answer_failure"]
 
 _FINISHED = frozenset({"already_finished", "cancelled"})
-_PLACE = re.compile(r"(?<=@ \$\.)[a-z_]+")
-_NAMES = {
-    "worker_id": "workerId",
-    "lock_duration_ms": "lockDuration",
-    "retry_after_ms": "retryTimeout",
-    "business_key": "businessKey",
-    "message": "errorMessage",
-    "details": "errorDetails",
-    "code": "errorCode",
-    "name": "messageName",
-}
-"""How the engine's own complaints name a field, and how it is called here."""
 
 
 def answer_failure(error: StellwerkError, _request: Request) -> Response:
     status = _status_of(error)
-    message = _PLACE.sub(lambda name: _NAMES.get(name[0], name[0]), error.message)
-    body: dict[str, object] = {"type": _type_of(error), "message": message, "code": _code_of(error)}
+    body: dict[str, object] = {"type": _type_of(error), "message": error.message, "code": _code_of(error)}
     if isinstance(error, DeployRefused):
         body["details"] = _details(error.findings)
     return answer(body, status, headers_of(status))

@@ -17,6 +17,7 @@ from stellwerk.server.camunda.typed_values import kept_value, kept_variables, ty
 from stellwerk.server.camunda.views import instance_view, self_link
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
+from stellwerk.server.http.foreign_texts import check_name
 from stellwerk.server.http.permissions import allowed_processes, check_process
 
 __all__ = ["InstanceEndpoints"]
@@ -40,7 +41,7 @@ class InstanceEndpoints:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            *ListEndpoints(self._context, _PATH, ProcessInstancesQuery, self._rows).endpoints,
+            *ListEndpoints(self._context, _PATH, ProcessInstancesQuery, self.rows).endpoints,
             Endpoint("GET", _ONE, self.instance, Scope.CLIENT),
             Endpoint("DELETE", _ONE, self.delete, Scope.OPERATOR),
             Endpoint("GET", f"{_ONE}/variables", self.variables, Scope.CLIENT),
@@ -51,7 +52,7 @@ class InstanceEndpoints:
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
-    async def _rows(self, request: Request, query: ProcessInstancesQuery) -> list[Row]:
+    async def rows(self, request: Request, query: ProcessInstancesQuery) -> list[Row]:
         if query.suspended:
             return []
         wanted = InstanceFilter(
@@ -98,8 +99,11 @@ class InstanceEndpoints:
     async def variables(self, request: Request) -> Response:
         query = list_query(request, ValuesQuery)
         variables = await self._variables(request)
-        text = typed_variables(variables, deserialized=query.deserialize_values)
-        return await self._context.answer_long(lambda: encoded(text), len(text))
+
+        def text() -> bytes:
+            return encoded(typed_variables(variables, deserialized=query.deserialize_values))
+
+        return await self._context.answer_long(text, len(variables))
 
     async def variable(self, request: Request) -> Response:
         query = list_query(request, ValuesQuery)
@@ -115,8 +119,11 @@ class InstanceEndpoints:
 
     async def set_variable(self, request: Request) -> Response:
         value = await self._context.json_body(request, self._context.payload_request_bytes_max)
+        name = request.path_params["name"]
+        check_name(name, "path.name")
+        kept = kept_value(value, "$")
         summary = await self._running(request)
-        await self._node.set_variables(summary.instance_id, {request.path_params["name"]: kept_value(value, "$")})
+        await self._node.set_variables(summary.instance_id, {name: kept})
         return Response(status_code=204)
 
     async def set_variables(self, request: Request) -> Response:

@@ -7,26 +7,22 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stellwerk.actors.views import MessageStatus
-from stellwerk.core.facts import MessageCorrelated
 from stellwerk.errors import Conflict, InvalidInput, NotServed
-from stellwerk.ids import derived_id
-from stellwerk.ports import InstanceFilter, InstanceSummary, Scope
+from stellwerk.ports import Scope
 from stellwerk.server.camunda.reading import payload
 from stellwerk.server.camunda.shapes import MessageRequest
 from stellwerk.server.camunda.typed_values import kept_value, kept_variables, typed_variables
 from stellwerk.server.camunda.views import execution_view, instance_view, self_link
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.correlation import Correlation, Receiver
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import check_process, check_unrestricted
 
 __all__ = ["MessageEndpoints"]
 
-_LOOK_AGAIN_SECONDS = 0.01
-_UNDER_WAY_SECONDS_MAX = 2.0
-_INSTANCES_MAX = 100
-"""Among so many with one business key the one is looked for that a message has reached."""
-_RESULT_STEPS_MAX = 10
+_KEY_PLACES = {False: "$.businessKey", True: "$.correlationKeys"}
+"""By whether there are correlation keys."""
 
 
 class MessageEndpoints:
@@ -44,90 +40,55 @@ class MessageEndpoints:
         _check_served(body)
         check_lengths(messageName=body.message_name, businessKey=body.business_key)
         if body.process_instance_id is not None:
+            check_lengths(processInstanceId=body.process_instance_id)
             summary = await self._node.wait_for_end(body.process_instance_id, timeout_seconds=0)
             check_process(request, summary.process_key)
         else:
             check_unrestricted(request, "a message to whoever waits for it")
         key = _key_of(body)
         variables = kept_variables(body.process_variables, "$.processVariables")
-        message_id = await self._node.publish_message(
-            body.message_name, key, variables, ttl_ms=0, instance_id=body.process_instance_id
-        )
-        if not await self._is_correlated(message_id):
-            raise Conflict(f"Cannot correlate message '{body.message_name}': nothing waits for it with key '{key}'")
-        if not body.result_enabled:
-            return Response(status_code=204)
-        return answer([await self._result(message_id, body, key)])
+        key_place = _KEY_PLACES[bool(body.correlation_keys)]
+        with Correlation(self._node, body.message_name, key) as correlation:
+            with named(name="$.messageName", key=key_place, variables="$.processVariables"):
+                message_id = await self._node.publish_message(
+                    body.message_name, key, variables, ttl_ms=0, instance_id=body.process_instance_id
+                )
+            if not await correlation.is_taken(message_id):
+                raise Conflict(f"Cannot correlate message '{body.message_name}': nothing waits for it with key '{key}'")
+            if not body.result_enabled:
+                return Response(status_code=204)
+            receiver = await correlation.receiver(message_id, body.process_instance_id)
+        return answer([await self._result(receiver, with_variables=body.variables_in_result_enabled)])
 
-    async def _is_correlated(self, message_id: str) -> bool:
-        """Until it has reached somebody, or cannot any more. Who was to get it when its time ended may be about to."""
-        clock = self._node.ports.clock
-        awaited_until = clock.monotonic()
-        while (view := await self._node.message(message_id)).status is not MessageStatus.CORRELATED:
-            now = clock.monotonic()
-            if view.is_awaited:
-                awaited_until = now + _UNDER_WAY_SECONDS_MAX
-            if view.status is not MessageStatus.WAITING and now >= awaited_until:
-                return False
-            await clock.sleep(_LOOK_AGAIN_SECONDS)
-        return True
-
-    # --- whom it has reached -----------------------------------------------------------------------------------------
-
-    async def _result(self, message_id: str, body: MessageRequest, key: str) -> dict[str, object]:
-        started = await self._started_by(message_id, body.message_name)
-        if started is not None:
-            instance = {
-                "links": [self_link("GET", f"/process-instance/{started.instance_id}")],
-                **instance_view(started),
-            }
-            result: dict[str, object] = {
-                "resultType": "ProcessDefinition",
-                "execution": None,
-                "processInstance": instance,
-            }
-            reached: str | None = started.instance_id
+    async def _result(self, receiver: Receiver | None, *, with_variables: bool) -> dict[str, object]:
+        instance_id = None if receiver is None else receiver.instance_id
+        result: dict[str, object]
+        if receiver is not None and receiver.has_started:
+            summary = await self._node.wait_for_end(receiver.instance_id, timeout_seconds=0)
+            links = [self_link("GET", f"/process-instance/{receiver.instance_id}")]
+            instance = {"links": links, **instance_view(summary)}
+            result = {"resultType": "ProcessDefinition", "execution": None, "processInstance": instance}
         else:
-            reached = body.process_instance_id or await self._reached_by(message_id, key)
-            result = {"resultType": "Execution", "execution": execution_view(reached), "processInstance": None}
-        if body.variables_in_result_enabled and reached is not None:
-            outcome = await self._node.outcome(reached)
+            result = {"resultType": "Execution", "execution": execution_view(instance_id), "processInstance": None}
+        if with_variables and instance_id is not None:
+            outcome = await self._node.outcome(instance_id)
             result["variables"] = typed_variables(outcome.variables, deserialized=False)
         return result
-
-    async def _started_by(self, message_id: str, name: str) -> InstanceSummary | None:
-        """The id of such an instance follows from the message's."""
-        for row in await self._node.definitions():
-            if name in row.start_messages:
-                instance_id = derived_id("message", message_id, row.definition_id)
-                summary = await self._node.ports.store.instance(instance_id)
-                if summary is not None:
-                    return summary
-        return None
-
-    async def _reached_by(self, message_id: str, key: str) -> str | None:
-        """Where files have no correlation keys of their own, the key is the business key. None: it was another one."""
-        found = await self._node.instances(InstanceFilter(business_key=key), limit=_INSTANCES_MAX)
-        for summary in found:
-            steps = await self._node.ports.store.history(
-                summary.instance_id, after=max(0, summary.version - _RESULT_STEPS_MAX)
-            )
-            facts = (fact for step in steps for fact in step.facts)
-            if any(isinstance(fact, MessageCorrelated) and fact.message_id == message_id for fact in facts):
-                return summary.instance_id
-        return None
 
 
 def _check_served(body: MessageRequest) -> None:
     """:raises NotServed: something is asked for that would find other executions than here."""
     if body.all:
-        raise NotServed("a message is for one instance here @ $.all")
+        raise NotServed("a message is for one instance here: send one to each processInstanceId @ $.all")
     if body.tenant_id is not None:
-        raise NotServed("there are no tenants here @ $.tenantId")
+        raise NotServed("there are no tenants here: leave this out @ $.tenantId")
     if body.local_correlation_keys:
-        raise NotServed("there are no local correlation keys here @ $.localCorrelationKeys")
+        raise NotServed(
+            "there are no local correlation keys here: name the businessKey or one of correlationKeys "
+            "@ $.localCorrelationKeys"
+        )
     if body.process_variables_local:
-        raise NotServed("a message sets variables of the instance @ $.processVariablesLocal")
+        raise NotServed("a message sets variables of the instance: send processVariables @ $.processVariablesLocal")
 
 
 def _key_of(body: MessageRequest) -> str:

@@ -6,15 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.requests import Request
 
+from stellwerk.actors.bounds import check_lock_duration, check_topic, check_variable_names
 from stellwerk.actors.node import Node
+from stellwerk.actors.payloads import make_task_filter
 from stellwerk.actors.polls import Poll, PollTopic, TaskConditions
 from stellwerk.core.external_task import ExternalTask
 from stellwerk.errors import InvalidInput, NotServed
+from stellwerk.limits import Limits
 from stellwerk.server.camunda.shapes import FetchRequest, FetchTopic
 from stellwerk.server.camunda.views import error_details, locked_task_view
 from stellwerk.server.http.answers import encoded
 from stellwerk.server.http.context import identity_of, piece
-from stellwerk.server.http.permissions import check_topic, check_worker_id
+from stellwerk.server.http.naming import named
+from stellwerk.server.http.permissions import check_topic as check_may_take
+from stellwerk.server.http.permissions import check_worker_id
 
 __all__ = ["locked_text", "poll_of"]
 
@@ -23,7 +28,7 @@ _QUICK_BYTES_MAX = 64 * 1024
 """Variables of so many bytes are encoded within a few milliseconds; more, in the background."""
 
 
-def poll_of(body: FetchRequest, request: Request) -> Poll | None:
+def poll_of(body: FetchRequest, request: Request, limits: Limits) -> Poll | None:
     """None: nothing can be found. A topic that is named twice counts as it is named last.
 
     :raises InvalidInput: a number is out of bounds; NotServed: a condition that the engine has not; Forbidden: the
@@ -32,28 +37,48 @@ def poll_of(body: FetchRequest, request: Request) -> Poll | None:
     wait_ms = body.async_response_timeout or 0
     if wait_ms > _WAIT_MS_MAX:
         raise InvalidInput(
-            f"The asynchronous response timeout cannot be set to a value greater than {_WAIT_MS_MAX} milliseconds"
+            f"The asynchronous response timeout cannot be set to a value greater than {_WAIT_MS_MAX} milliseconds "
+            "@ $.asyncResponseTimeout"
         )
     check_worker_id(request, body.worker_id)
-    topics = {topic.topic_name: topic for topic in body.topics or ()}
-    for name in topics:
-        check_topic(request, name)
+    topics: dict[str, PollTopic] = {}
+    for index, topic in enumerate(body.topics or ()):
+        check_may_take(request, topic.topic_name)
+        topics[topic.topic_name] = _checked(_poll_topic(topic, request, index), limits, f"$.topics[{index}]")
     if not topics or body.max_tasks == 0:
         return None
     return Poll(
         worker_id=body.worker_id,
-        topics=tuple([_poll_topic(topic, request) for topic in topics.values()]),
+        topics=tuple(topics.values()),
         max_tasks=body.max_tasks,
         wait_ms=wait_ms,
         client=request.headers.get("user-agent", ""),
     )
 
 
-def _poll_topic(topic: FetchTopic, request: Request) -> PollTopic:
+def _checked(topic: PollTopic, limits: Limits, place: str) -> PollTopic:
+    """As the engine does, which does not know the place of a topic among the others.
+
+    :raises InvalidInput, LimitExceeded: it cannot be polled.
+    """
+    names = {"topic": "topicName", "lock_duration_ms": "lockDuration", "variables": "variables"}
+    with named(**{name: f"{place}.{field}" for name, field in names.items()}):
+        check_topic(topic.topic, limits)
+        check_lock_duration(topic.lock_duration_ms, limits)
+        check_variable_names(topic.variables or (), limits)
+    with named(variables=f"{place}.processVariables"):
+        make_task_filter(topic.conditions, limits)
+    return topic
+
+
+def _poll_topic(topic: FetchTopic, request: Request, index: int) -> PollTopic:
     if topic.tenant_id_in:
-        raise NotServed("there are no tenants here: tenantIdIn would find nothing")
+        raise NotServed(f"there are no tenants here: leave this out @ $.topics[{index}].tenantIdIn")
     if topic.process_definition_version_tag is not None:
-        raise NotServed("tasks cannot be asked by processDefinitionVersionTag here")
+        raise NotServed(
+            "tasks cannot be asked by a version tag here: name the versions, as processDefinitionIdIn "
+            f"@ $.topics[{index}].processDefinitionVersionTag"
+        )
     conditions = TaskConditions(
         variables=tuple((topic.process_variables or {}).items()),
         business_key=topic.business_key,

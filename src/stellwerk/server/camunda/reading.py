@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import attrs
 from starlette.requests import Request
 
 from stellwerk.errors import InvalidInput, NotServed
-from stellwerk.json_values import JsonValue
+from stellwerk.json_values import JsonObject, JsonValue
 from stellwerk.server.camunda.shapes import SliceQuery
+from stellwerk.server.camunda.typed_values import kept_variables
 from stellwerk.server.http.context import ApiContext
+from stellwerk.server.http.foreign_texts import check_texts, query_pairs
 from stellwerk.server.http.structuring import structure_body, structure_query, wire_name
 
-__all__ = ["ROWS_MAX", "Row", "collected", "list_body", "list_query", "payload", "signed", "sliced"]
+__all__ = [
+    "ROWS_MAX",
+    "Row",
+    "check_conditions",
+    "collected",
+    "kept",
+    "list_body",
+    "list_query",
+    "payload",
+    "signed",
+    "sliced",
+]
 
 T = TypeVar("T")
 Listed = TypeVar("Listed", bound=attrs.AttrsInstance)
@@ -23,20 +37,36 @@ Row = dict[str, object]
 ROWS_MAX = 10_000
 """A list without ``maxResults`` has all rows, which are in memory together."""
 _ROWS_AT_ONCE = 100
+_VARIABLE_BYTES = 64
+"""About as much text as there is of one, with its type."""
 _PAGING = ("firstResult", "maxResults")
+_OF_ALL_LISTS = frozenset(wire_name(field) for field in attrs.fields(SliceQuery))
 
 
-async def payload(context: ApiContext, request: Request, kind: type[T]) -> T:
+async def payload(context: ApiContext, request: Request, kind: type[Listed]) -> Listed:
     """A body that may hold variables; fields that `kind` does not have are ignored, as Camunda does."""
-    value = await context.json_body(request, context.payload_request_bytes_max)
-    return structure_body(value, kind, tolerant=True)
+
+    def made(value: JsonValue) -> Listed:
+        body = structure_body(value, kind, tolerant=True)
+        check_texts(body, "$")
+        return body
+
+    return await context.read_body(request, context.payload_request_bytes_max, made)
+
+
+async def kept(context: ApiContext, variables: JsonObject | None, where: str) -> JsonObject:
+    """As `kept_variables`; many of them in the background."""
+    size = _VARIABLE_BYTES * len(variables or ())
+    return await context.worked_out(partial(kept_variables, variables, where), size)
 
 
 def list_query(request: Request, kind: type[Listed]) -> Listed:
     """:raises NotServed: a condition that `kind` does not have."""
-    pairs = request.query_params.multi_items()
-    _check_served((name for name, _ in pairs), kind)
-    return structure_query(pairs, kind, tolerant=True)
+    pairs = query_pairs(request)
+    check_conditions((name for name, _ in pairs), kind)
+    query = structure_query(pairs, kind, tolerant=True)
+    check_texts(query, "query")
+    return query
 
 
 async def list_body(context: ApiContext, request: Request, kind: type[Listed]) -> Listed:
@@ -48,19 +78,23 @@ async def list_body(context: ApiContext, request: Request, kind: type[Listed]) -
     if not isinstance(body, dict):
         raise InvalidInput("expected an object @ $")
     given = {name: value for name, value in body.items() if value is not None}
-    _check_served(given, kind)
-    paging = {name: text for name, text in request.query_params.multi_items() if name in _PAGING}
+    check_conditions(given, kind)
+    paging = {name: text for name, text in query_pairs(request) if name in _PAGING}
     part = structure_query(paging.items(), SliceQuery, tolerant=True)
-    return structure_body(
+    query = structure_body(
         {**given, "firstResult": part.first_result, "maxResults": part.max_results}, kind, tolerant=True
     )
+    check_texts(query, "$")
+    return query
 
 
-def _check_served(names: Iterable[str], kind: type[attrs.AttrsInstance]) -> None:
-    served = {wire_name(field) for field in attrs.fields(kind)}
+def check_conditions(names: Iterable[str], kind: type[attrs.AttrsInstance]) -> None:
+    """:raises NotServed: one of them is none of `kind`'s; what is instead is said."""
+    served = [wire_name(field) for field in attrs.fields(kind)]
+    conditions = [name for name in served if name not in _OF_ALL_LISTS]
     for name in names:
         if name not in served:
-            raise NotServed(f"lists cannot be asked by {str(name)[:100]} here")
+            raise NotServed(f"this cannot be asked by {str(name)[:100]} here, only by {', '.join(conditions)}")
 
 
 def signed(value: JsonValue, where: str) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 import attrs
 
 from stellwerk.json_values import JsonObject, JsonValue
+from stellwerk.server.http.foreign_texts import FREE, LONG
 
 __all__ = [
     "AssigneeRequest",
@@ -25,6 +26,7 @@ __all__ = [
     "PriorityRequest",
     "ProcessDefinitionsQuery",
     "ProcessInstancesQuery",
+    "RetriesOfManyRequest",
     "RetriesRequest",
     "SliceQuery",
     "Sorting",
@@ -44,7 +46,7 @@ __all__ = [
 class FetchTopic:
     topic_name: str
     lock_duration: int
-    variables: tuple[str, ...] | None = None
+    variables: tuple[str, ...] | None = attrs.field(default=None, metadata=FREE)
     """None: all."""
     local_variables: bool | None = None
     business_key: str | None = None
@@ -81,7 +83,7 @@ class CompleteRequest:
 @attrs.frozen(kw_only=True)
 class FailureRequest:
     worker_id: str
-    error_message: str | None = None
+    error_message: str | None = attrs.field(default=None, metadata=FREE)
     error_details: JsonValue = None
     retries: int | None = None
     """None: the engine counts."""
@@ -93,8 +95,8 @@ class FailureRequest:
 @attrs.frozen(kw_only=True)
 class BpmnErrorRequest:
     worker_id: str
-    error_code: str
-    error_message: str | None = None
+    error_code: str = attrs.field(metadata=FREE)
+    error_message: str | None = attrs.field(default=None, metadata=FREE)
     variables: JsonObject | None = None
 
 
@@ -136,7 +138,7 @@ class StartRequest:
 @attrs.frozen(kw_only=True)
 class VariablesRequest:
     modifications: JsonObject | None = None
-    deletions: tuple[str, ...] | None = None
+    deletions: tuple[str, ...] | None = attrs.field(default=None, metadata=FREE)
 
 
 @attrs.frozen(kw_only=True)
@@ -224,7 +226,7 @@ class ProcessDefinitionsQuery(SliceQuery):
     process_definition_id_in: tuple[str, ...] | None = None
     key: str | None = None
     keys_in: tuple[str, ...] | None = None
-    name: str | None = None
+    name: str | None = attrs.field(default=None, metadata=LONG)
     version: int | None = None
     latest_version: bool = False
     active: bool = False
@@ -245,13 +247,23 @@ class ProcessInstancesQuery(SliceQuery):
 
 
 @attrs.frozen(kw_only=True)
+class RetriesOfManyRequest:
+    retries: int
+    external_task_ids: tuple[str, ...] | None = None
+    process_instance_ids: tuple[str, ...] | None = None
+    external_task_query: TasksQuery | None = None
+    process_instance_query: ProcessInstancesQuery | None = None
+    historic_process_instance_query: JsonValue = None
+
+
+@attrs.frozen(kw_only=True)
 class UserTasksQuery(SliceQuery):
     task_id: str | None = None
     process_instance_id: str | None = None
     process_definition_key: str | None = None
     process_definition_id: str | None = None
     task_definition_key: str | None = None
-    name: str | None = None
+    name: str | None = attrs.field(default=None, metadata=LONG)
     assignee: str | None = None
     assigned: bool = False
     unassigned: bool = False

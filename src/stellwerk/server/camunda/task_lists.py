@@ -47,12 +47,12 @@ class TaskListEndpoints:
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        return ListEndpoints(self._context, _PATH, TasksQuery, self._rows, self._count).endpoints
+        return ListEndpoints(self._context, _PATH, TasksQuery, self.rows, self._count).endpoints
 
     async def _count(self, request: Request, query: TasksQuery) -> int:
         if identity_of(request).is_restricted:
-            return len(await self._rows(request, query))
-        wanted = _conditions(query)
+            return len(await self.rows(request, query))
+        wanted = _conditions(query, _place_of(request))
         of_open = [await self._node.count_tasks(one) for one in _open_queries(query, wanted)]
         failed = [self._failed(wanted)] if _asks_for_failed(query) else []
         rows = await collected(failed, _id_of, _plain_view, SliceQuery(), {})
@@ -60,10 +60,13 @@ class TaskListEndpoints:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def _rows(self, request: Request, query: TasksQuery) -> list[Row]:
-        """First what is READY, then what is LOCKED, then what waits for an operator."""
+    async def rows(self, request: Request, query: TasksQuery, place: str | None = None) -> list[Row]:
+        """First what is READY, then what is LOCKED, then what waits for an operator.
+
+        :param place: of the query in the request, where it is neither the body nor in the URL.
+        """
         identity = identity_of(request)
-        wanted = _conditions(query)
+        wanted = _conditions(query, place or _place_of(request))
 
         def view(found: _Found) -> Row | None:
             task = found[1]
@@ -112,7 +115,11 @@ def _asks_for_failed(query: TasksQuery) -> bool:
     return not (query.suspended or query.locked or query.with_retries_left or query.worker_id is not None)
 
 
-def _conditions(query: TasksQuery) -> TaskQuery:
+def _place_of(request: Request) -> str:
+    return "query" if request.method == "GET" else "$"
+
+
+def _conditions(query: TasksQuery, place: str) -> TaskQuery:
     ids = query.external_task_id_in
     if query.external_task_id is not None:
         ids = (query.external_task_id,) if ids is None or query.external_task_id in ids else ()
@@ -125,14 +132,14 @@ def _conditions(query: TasksQuery) -> TaskQuery:
         definition_id=query.process_definition_id,
         process_key=query.process_definition_key,
         element_id=query.activity_id,
-        priority_from=_number(query.priority_higher_than_or_equals, "priorityHigherThanOrEquals"),
-        priority_to=_number(query.priority_lower_than_or_equals, "priorityLowerThanOrEquals"),
+        priority_from=_number(query.priority_higher_than_or_equals, f"{place}.priorityHigherThanOrEquals"),
+        priority_to=_number(query.priority_lower_than_or_equals, f"{place}.priorityLowerThanOrEquals"),
         task_ids=ids,
     )
 
 
-def _number(value: JsonValue, name: str) -> int | None:
-    return None if value is None else signed(value, name)
+def _number(value: JsonValue, where: str) -> int | None:
+    return None if value is None else signed(value, where)
 
 
 def _fits(task: ExternalTask, wanted: TaskQuery) -> bool:

@@ -19,6 +19,7 @@ from stellwerk.server.camunda.typed_values import kept_variables, typed_variable
 from stellwerk.server.camunda.views import user_task_view, variables_of
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import check_definition
 
 __all__ = ["UserTaskEndpoints"]
@@ -123,7 +124,8 @@ class UserTaskEndpoints:
 
     async def _assign(self, request: Request, assignee: str | None, *, unless_assigned: bool) -> Response:
         row, _ = await self._found(request)
-        await self._node.assign_user_task(str(row["user_task_id"]), assignee, unless_assigned=unless_assigned)
+        with named(assignee="$.userId"):
+            await self._node.assign_user_task(str(row["user_task_id"]), assignee, unless_assigned=unless_assigned)
         return Response(status_code=204)
 
     async def _found(self, request: Request) -> _Found:

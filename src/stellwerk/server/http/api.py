@@ -11,17 +11,27 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 
 from stellwerk.actors.node import Node
 from stellwerk.errors import Forbidden, InvariantBroken, StellwerkError, Unauthenticated
 from stellwerk.ports import ANYBODY, Entropy, Identity, Log
 from stellwerk.server.auth.audit import Audit
 from stellwerk.server.auth.gate import KEY_SECONDS_MAX, NOBODY, Gate
+from stellwerk.server.bpm_engine.dialect import bpm_engine
 from stellwerk.server.camunda.dialect import camunda
 from stellwerk.server.http.answers import answer_error, answer_http_exception, status_of
+from stellwerk.server.http.bodies import HeldBody
 from stellwerk.server.http.connection import Draining
-from stellwerk.server.http.context import STILL_ALLOWED, ApiContext, Dialect, Endpoint, RunEndpoint, identity_of
+from stellwerk.server.http.context import (
+    HELD_BODY,
+    STILL_ALLOWED,
+    ApiContext,
+    Dialect,
+    Endpoint,
+    RunEndpoint,
+    identity_of,
+)
 from stellwerk.server.http.endpoints.definitions import DefinitionEndpoints
 from stellwerk.server.http.endpoints.documents import DocumentEndpoints
 from stellwerk.server.http.endpoints.external_tasks import ExternalTaskEndpoints
@@ -64,8 +74,7 @@ _HEADERS = ("authorization", "content-type", "idempotency-key", "x-api-key")
 """Those that pages of other origins may use, where their origin is allowed."""
 
 _READING = ("GET", "HEAD")
-_LEEWAY_MS = 10_000
-"""As for a token at the door."""
+_ANY_METHOD = (*_METHODS, "HEAD", "PATCH", "OPTIONS")
 
 
 class Api:
@@ -118,6 +127,7 @@ class Api:
         yield Dialect(prefix=_PREFIX, endpoints=[*native, *documents.endpoints], answer_error=answer_error)
         yield from processcube(self._context)
         yield camunda(self._context)
+        yield bpm_engine(self._context)
 
     def _native_endpoints(self) -> Iterable[Endpoint]:
         for area in _AREAS:
@@ -128,8 +138,9 @@ class Api:
         by_path: dict[str, dict[str, RunEndpoint]] = {}
         for endpoint in dialect.endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = self._guarded(endpoint, dialect)
+        words = _read_as_ids(by_path) if dialect.prefix == _PREFIX else ()
         return [
-            Route(dialect.prefix + path, _by_method(methods), methods=list(methods))
+            Route(dialect.prefix + path, _by_method(methods), methods=_ANY_METHOD if path in words else list(methods))
             for path, methods in by_path.items()
         ]
 
@@ -151,7 +162,7 @@ class Api:
 
         async def run(request: Request) -> Response:
             try:
-                self._check_site(request)
+                self._check_site(request, endpoint)
                 await self._admit(request, endpoint)
                 response = await run_endpoint(request)
                 self._tell_done(request, endpoint, action, response.status_code)
@@ -167,10 +178,14 @@ class Api:
                 raise
             except Exception:  # noqa: BLE001 — it is logged
                 return dialect.answer_error(self._mistake_of_ours(request), request)
+            finally:
+                held = request.scope.pop(HELD_BODY, None)
+                if isinstance(held, HeldBody):
+                    held.release()
 
         return run
 
-    def _check_site(self, request: Request) -> None:
+    def _check_site(self, request: Request, endpoint: Endpoint) -> None:
         """:raises Forbidden: a page of another site sends what would change something, or asks anything by a name of
         its own where everybody may do everything."""
         origin, host = request.headers.get("origin"), request.headers.get("host")
@@ -179,7 +194,11 @@ class Api:
                 f"without a credential this engine is for this machine only, and {host} may be anybody's name: ask for "
                 "localhost or 127.0.0.1, or make an API key (stellwerk keys create)"
             )
-        if request.method != "GET" and origin not in self._origins and is_foreign(origin, host):
+        if (
+            (request.method != "GET" or endpoint.changes_something)
+            and origin not in self._origins
+            and is_foreign(origin, host)
+        ):
             raise Forbidden("another site's page may not do this")
 
     async def _admit(self, request: Request, endpoint: Endpoint) -> None:
@@ -211,8 +230,7 @@ class Api:
         identity = request.scope.get("stellwerk.identity", NOBODY)
         if identity != NOBODY:
             await self._gate.check(identity)
-            if identity.expires_at_ms is not None and identity.expires_at_ms + _LEEWAY_MS <= self._clock.wall_ms():
-                raise Unauthenticated("the credential ran out while the request waited")
+            self._gate.check_end(identity)
 
     def _tell_refused(self, request: Request, endpoint: Endpoint, action: str, error: StellwerkError) -> None:
         if self._gate is None:
@@ -252,6 +270,20 @@ def _identify(request: Request, identity: Identity) -> None:
 def _by_method(endpoints: Mapping[str, RunEndpoint]) -> RunEndpoint:
     async def run(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
+        if method not in endpoints:
+            raise HTTPException(405, headers={"Allow": ", ".join(endpoints)})
         return await endpoints[method](request)
 
     return run
+
+
+def _read_as_ids(paths: Iterable[str]) -> frozenset[str]:
+    """Those that another one takes for an id of its own: asked with a method that only the other one has, there would
+    be no thing with such an id."""
+    patterns = {path: compile_path(path)[0] for path in paths}
+    return frozenset(
+        path
+        for path in patterns
+        for other, pattern in patterns.items()
+        if path != other and "{" not in path and pattern.match(path)
+    )

@@ -22,6 +22,7 @@ CODES: Mapping[str, ErrorCode] = {
     "unauthenticated": ErrorCode(401, "There is no credential, or it is not good (any more)"),
     "forbidden": ErrorCode(403, "The credential does not allow this"),
     "not_found": ErrorCode(404, "There is no such thing"),
+    "not_awaited": ErrorCode(404, "Nothing waits for the message, and it is not kept"),
     "method_not_allowed": ErrorCode(405, "The path does not take this method"),
     "conflict": ErrorCode(409, "It does not fit the state that the thing is in"),
     "ended": ErrorCode(409, "The instance has ended"),

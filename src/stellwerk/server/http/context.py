@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from stellwerk.actors.node import Node
 from stellwerk.actors.polls import Poll, PolledTasks
-from stellwerk.errors import InvalidInput, LimitExceeded, StellwerkError
+from stellwerk.errors import InvalidInput, LimitExceeded, Overloaded, StellwerkError
 from stellwerk.json_values import JsonValue, loads
 from stellwerk.ports import ANYBODY, Identity, Scope
 from stellwerk.server.http.answers import answer_text, encoded
+from stellwerk.server.http.bodies import Bodies, HeldBody
 from stellwerk.server.http.connection import Draining
 from stellwerk.server.http.leases import note_polled
 from stellwerk.server.http.requests import NoQuery, PageQuery
@@ -25,6 +26,7 @@ from stellwerk.server.http.siblings import Siblings
 from stellwerk.server.http.structuring import structure_body, structure_query
 
 __all__ = [
+    "HELD_BODY",
     "QUICK_ROWS_MAX",
     "STILL_ALLOWED",
     "ApiContext",
@@ -38,6 +40,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+HELD_BODY = "stellwerk.held_body"
+"""In the scope of a request: the `HeldBody` of what was read of it."""
 STILL_ALLOWED = "stellwerk.still_allowed"
 """In the scope of a request: raises `Unauthenticated` when its credential has ended since it was looked at."""
 Page = TypeVar("Page", bound=PageQuery)
@@ -48,6 +52,8 @@ QUICK_ROWS_MAX = 200
 _PAGE_ROWS_MAX = 1000
 _ENVELOPE_BYTES_MAX = 64 * 1024
 """What a request may hold beside its variables."""
+_QUICK_BYTES_MAX = 64 * 1024
+"""Of a body: so much becomes values within a few milliseconds. More must not hold up others: in the background."""
 _ESCAPED_PER_BYTE_MAX = 3
 """Many clients write characters beyond ASCII as escapes: é, two bytes, takes six. The limit is not about that."""
 _WHOLE_AT_ONCE = 2
@@ -66,6 +72,8 @@ class Endpoint:
     run: RunEndpoint
     scope: Scope | None
     """What the caller needs. None: nothing, not even a credential."""
+    changes_something: bool = False
+    """Though it is a GET: pages of other sites may not do it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +101,11 @@ class ApiContext:
     """Other processes behind the same port."""
     whole_instances: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(_WHOLE_AT_ONCE))
     """For what reads everything about an instance: the lives of fifty large ones do not fit into memory at once."""
+    bodies: Bodies = attrs.field(init=False)
+
+    @bodies.default
+    def _bodies_of_requests(self) -> Bodies:
+        return Bodies(self.node.limits.bodies_bytes_max)
 
     @property
     def deployment_bytes_max(self) -> int:
@@ -125,24 +138,45 @@ class ApiContext:
     async def body(self, request: Request, kind: type[T], bytes_max: int = _ENVELOPE_BYTES_MAX) -> T:
         """Everything is in it: a query beside it is refused."""
         self.query(request, NoQuery)
-        return structure_body(await self.json_body(request, bytes_max), kind)
+        return await self.read_body(request, bytes_max, lambda value: structure_body(value, kind))
 
     async def json_body(self, request: Request, bytes_max: int = _ENVELOPE_BYTES_MAX) -> JsonValue:
         """No body at all counts as an empty object."""
+        return await self.read_body(request, bytes_max, lambda value: value)
+
+    async def read_body(self, request: Request, bytes_max: int, make: Callable[[JsonValue], T]) -> T:
+        """:param make: what to make of the JSON value, which is an empty object where there is no body at all.
+
+        :raises InvalidInput: it is no JSON, and whatever ``make`` raises; LimitExceeded: it is longer.
+        """
         text = await self.raw_body(request, bytes_max)
-        return loads(text) if text else {}
+        return await self.worked_out(lambda: make(loads(text) if text else {}), len(text))
+
+    async def worked_out(self, function: Callable[[], T], size: int) -> T:
+        """:param size: of the text that it reads, in bytes."""
+        return function() if size <= _QUICK_BYTES_MAX else await self.node.ports.background.run_sync(function)
 
     async def raw_body(self, request: Request, bytes_max: int) -> bytes:
-        """:raises LimitExceeded: it is longer."""
+        """:raises LimitExceeded: it is longer; Overloaded: other bodies leave no room for it."""
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > bytes_max:
             raise LimitExceeded(f"{declared} bytes, at most {bytes_max} are allowed")
-        body = bytearray()
+        held = request.scope.setdefault(HELD_BODY, self.bodies.begin())
+        assert isinstance(held, HeldBody)
+        body, size, has_room = bytearray(), 0, True
         async with aclosing(request.stream()) as pieces:
             async for more in pieces:
-                body += more
-                if len(body) > bytes_max:
+                size += len(more)
+                if size > bytes_max:
                     raise LimitExceeded(f"more than {bytes_max} bytes")
+                has_room = has_room and held.add(len(more))
+                if has_room:
+                    body += more
+                else:  # The rest is read and dropped: who is still sending would not hear the answer.
+                    body.clear()
+        if not has_room:
+            raise Overloaded("the bodies of other requests take all the room that there is: send it again later")
+        held.read()
         # A body may come slowly, and the credential end meanwhile.
         still_allowed = request.scope.get(STILL_ALLOWED)
         if still_allowed is not None:

@@ -17,6 +17,7 @@ __all__ = [
     "ClaimRequest",
     "CompleteTaskRequest",
     "CompleteUserTaskRequest",
+    "CorrelateRequest",
     "DeployFile",
     "DeployRequest",
     "EmptyRequest",
@@ -34,7 +35,6 @@ __all__ = [
     "ResolveRequest",
     "RetryRequest",
     "SetVariablesRequest",
-    "SignalRequest",
     "StartRequest",
     "StateQuery",
     "TaskPriorityRequest",
@@ -102,9 +102,15 @@ class MessageRequest:
 
 
 @attrs.frozen(kw_only=True)
-class SignalRequest:
+class CorrelateRequest:
     name: str = attrs.field(metadata=_KEY)
+    key: str = attrs.field(default="", metadata=_KEY)
     variables: JsonObject = attrs.field(factory=dict)
+    message_id: str | None = attrs.field(default=None, metadata=_KEY)
+    instance_id: str | None = None
+    """As of a message that is published."""
+    wait_ms: int = attrs.field(default=0, metadata=_WAIT)
+    """How long something may take until it waits for it. 0: it must wait already."""
 
 
 @attrs.frozen(kw_only=True)
@@ -261,8 +267,21 @@ class InstancesQuery(PageQuery):
 @attrs.frozen(kw_only=True)
 class TasksQuery(PageQuery):
     instance_id: str | None = None
+    process: str | None = None
+    definition_id: str | None = None
+    business_key: str | None = None
+    """Of the instance."""
+    element_id: str | None = None
     topic: str | None = None
     state: Literal["READY", "LOCKED", "COMPLETED", "FAILED", "EXPIRED", "CANCELLED"] | None = None
+    worker_id: str | None = None
+    """LOCKED by this worker, whether or not the lock has run out."""
+    is_locked: bool | None = None
+    """True: LOCKED, and the lock has not run out. False: anything else."""
+    with_retries_left: bool | None = None
+    priority_from: Signed | None = None
+    priority_to: Signed | None = None
+    """This one included."""
 
 
 @attrs.frozen(kw_only=True)

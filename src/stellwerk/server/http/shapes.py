@@ -22,6 +22,7 @@ from stellwerk.server.http.structuring import Instant, Signed
 
 __all__ = [
     "AwaitedNames",
+    "CorrelatedMessage",
     "CreatedKey",
     "Definitions",
     "Deployed",
@@ -42,6 +43,7 @@ __all__ = [
     "Pruned",
     "PulledTask",
     "RetriedIncidents",
+    "RevokedKey",
     "Started",
     "StateAfterStep",
     "Statistics",
@@ -348,6 +350,15 @@ class MessageKey:
 
 
 @attrs.frozen(kw_only=True)
+class CorrelatedMessage:
+    message_id: str
+    instance_id: str | None
+    """Whom it has reached. Null: that cannot be told, another node gave it to an instance."""
+    has_started: bool
+    """The message started it."""
+
+
+@attrs.frozen(kw_only=True)
 class Message:
     message_id: str
     name: str | None
@@ -532,6 +543,14 @@ class Key:
 class CreatedKey(Key):
     key: str
     """The key itself, this once."""
+    warning: str | None
+    """That nobody can make other keys, where it is so."""
+
+
+@attrs.frozen(kw_only=True)
+class RevokedKey:
+    warning: str | None
+    """That nobody can make other keys any more, where it is so."""
 
 
 @attrs.frozen(kw_only=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 import attrs
@@ -43,7 +44,7 @@ def structure_body(value: JsonValue, kind: type[T], *, tolerant: bool = False) -
     :raises InvalidInput: naming everything that is wrong and where.
     """
     if tolerant:
-        return _structure(_tolerant_body_converter, value, kind, "$", _camel_case)
+        return _structure(_tolerant_body_converter, value, kind, "$", _wire_place)
     return _structure(_body_converter, value, kind, "$")
 
 
@@ -58,13 +59,25 @@ def structure_query(pairs: Iterable[tuple[str, str]], kind: type[T], *, tolerant
             raise InvalidInput(f"given twice: {name} @ query")
         query[name] = text
     if tolerant:
-        return _structure(_tolerant_query_converter, query, kind, "query", _camel_case)
+        return _structure(
+            _tolerant_query_converter, query, kind, "query", partial(_wire_place, names=_given_names(kind))
+        )
     return _structure(_query_converter, query, kind, "query")
 
 
 def wire_name(field: attrs.Attribute[Any]) -> str:
     """Of a field in the APIs of other engines."""
     return str(field.metadata.get("name", _camel_case(field.name)))
+
+
+def _given_names(kind: type[Any]) -> Mapping[str, str]:
+    """Of the fields that have one which does not follow from theirs."""
+    return {field.name: wire_name(field) for field in attrs.fields(kind) if "name" in field.metadata}
+
+
+def _wire_place(place: str, names: Mapping[str, str] = {}) -> str:
+    """:param place: with names of attributes, as ``query.lock_duration``."""
+    return re.sub(r"[a-z_]+", lambda name: names.get(name[0]) or _camel_case(name[0]), place)
 
 
 def _camel_case(text: str) -> str:
@@ -167,6 +180,11 @@ def _choice(value: JsonValue, kind: Any) -> JsonValue:
     return value
 
 
+def _choice_in_any_case(value: JsonValue, kind: Any) -> JsonValue:
+    alike = [choice for choice in get_args(kind) if isinstance(value, str) and choice.lower() == value.lower()]
+    return alike[0] if alike else _choice(value, kind)
+
+
 def _tuple_of(converter: cattrs.Converter, kind: Any) -> Any:
     list_kind = types.GenericAlias(list, get_args(kind)[:1])
     as_list = converter.get_structure_hook(list_kind)
@@ -197,6 +215,12 @@ def _number_in_text(value: JsonValue, _kind: object) -> int:
     if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > len(str(INTEGER_MAX)):
         raise ValueError("expected a number")
     return _whole_number(int(value), int)
+
+
+def _signed_in_text(value: JsonValue, _kind: object) -> Signed:
+    if isinstance(value, str) and value.startswith("-"):
+        return Signed(-_number_in_text(value[1:], int))
+    return Signed(_number_in_text(value, int))
 
 
 def _truth_in_text(value: JsonValue, _kind: object) -> bool:
@@ -252,6 +276,7 @@ def _list_in_text(converter: cattrs.Converter, kind: Any) -> Any:
 def _for_texts(converter: cattrs.Converter) -> cattrs.Converter:
     converter.register_structure_hook(int, _number_in_text)
     converter.register_structure_hook(bool, _truth_in_text)
+    converter.register_structure_hook_func(lambda kind: kind is Signed, _signed_in_text)
     converter.register_structure_hook_factory(
         lambda kind: _origin(kind) is tuple, lambda kind: _list_in_text(converter, kind)
     )
@@ -260,5 +285,6 @@ def _for_texts(converter: cattrs.Converter) -> cattrs.Converter:
 
 _body_converter = _make_converter(tolerant=False)
 _query_converter = _for_texts(_make_converter(tolerant=False))
+_query_converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _choice_in_any_case)
 _tolerant_body_converter = _make_converter(tolerant=True)
 _tolerant_query_converter = _for_texts(_make_converter(tolerant=True))

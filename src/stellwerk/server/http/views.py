@@ -18,8 +18,10 @@ from stellwerk.core.waits import OpenWait
 from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.model.process import Finding
 from stellwerk.ports import DefinitionRow, InstanceSummary, NodeRow
+from stellwerk.server.http.correlation import Receiver
 
 __all__ = [
+    "correlated_view",
     "definition_view",
     "event_view",
     "finding_view",
@@ -251,6 +253,12 @@ def message_view(view: MessageView) -> dict[str, object]:
         "is_awaited": view.is_awaited,
         "instance_id": view.instance_id,
     }
+
+
+def correlated_view(message_id: str, receiver: Receiver | None) -> dict[str, object]:
+    if receiver is None:
+        return {"message_id": message_id, "instance_id": None, "has_started": False}
+    return {"message_id": message_id, **attrs.asdict(receiver)}
 
 
 def plain_view(value: Any) -> Any:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 
 from starlette.requests import Request
 
 from stellwerk.actors.node import Node
 from stellwerk.errors import NotFound
+from stellwerk.model.process import Event, Process, Task
 from stellwerk.model.reader import read_definitions
 from stellwerk.ports import InstanceSummary
 from stellwerk.server.http.context import identity_of
-from stellwerk.server.http.permissions import allowed_processes, check_process
+from stellwerk.server.http.permissions import allowed_processes, check_process, may_see_definition
 
-__all__ = ["check_files", "check_incident", "check_instance", "check_user_task", "process_keys_in", "visible_rows"]
+__all__ = [
+    "check_files",
+    "check_incident",
+    "check_instance",
+    "check_user_task",
+    "process_keys_in",
+    "topics_of",
+    "visible_rows",
+    "visible_topics",
+]
 
 
 async def check_files(request: Request, node: Node, files: Sequence[tuple[str, bytes]]) -> None:
@@ -77,6 +87,29 @@ async def visible_rows(
         for row in rows
         if (summary := seen[str(row["instance_id"])]) is not None and identity.may_see(summary.process_key)
     ]
+
+
+async def visible_topics(request: Request, node: Node, topics: Set[str]) -> Set[str]:
+    """Those that the caller may take, and that the processes name which it may see: the newest version of each."""
+    identity = identity_of(request)
+    allowed = {topic for topic in topics if identity.may_take(topic)}
+    if identity.processes is None:
+        return allowed
+    newest = {row.key: row for row in await node.definitions()}
+    named: set[str] = set()
+    for row in newest.values():
+        if may_see_definition(request, row.definition_id):
+            named.update(topics_of((await node.definition_cache.get(row.definition_id)).process))
+    return allowed & named
+
+
+def topics_of(process: Process) -> Iterator[str]:
+    """Those that its model names. One that is an expression is not known before it is evaluated."""
+    for node in process.nodes.values():
+        work = node.work if isinstance(node, Task | Event) else None
+        topic = None if work is None else work.topic.literal_value
+        if isinstance(topic, str):
+            yield topic
 
 
 async def _summary(node: Node, instance_id: str) -> InstanceSummary:

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from stellwerk.actors.definitions import DeployedProcess
 from stellwerk.actors.node import Node
 from stellwerk.instants import to_rfc3339
-from stellwerk.model.process import Event, EventPosition, Process, SubProcess, Task
+from stellwerk.model.process import Event, EventPosition, Process, SubProcess
 from stellwerk.ports import DefinitionRow
 from stellwerk.server.http.context import identity_of
 from stellwerk.server.http.permissions import may_see_definition
+from stellwerk.server.http.visibility import topics_of
 from stellwerk.server.http.xml_texts import decoded_as_declared
 from stellwerk.server.processcube.node_types import event_type_of, flow_node_type_of
 from stellwerk.server.processcube.views import OWNER, given
@@ -41,17 +42,9 @@ class Catalogue:
         before it is evaluated."""
         found: dict[str, None] = {}
         for row in await self.newest(request):
-            found |= dict.fromkeys(_topics_of((await self.deployed(row.definition_id)).process))
+            found |= dict.fromkeys(topics_of((await self.deployed(row.definition_id)).process))
         identity = identity_of(request)
         return sorted(topic for topic in found if identity.may_take(topic))
-
-
-def _topics_of(process: Process) -> Iterator[str]:
-    for node in process.nodes.values():
-        work = node.work if isinstance(node, Task | Event) else None
-        topic = None if work is None else work.topic.literal_value
-        if isinstance(topic, str):
-            yield topic
 
 
 def definition_view(deployed: DeployedProcess, *, is_enabled: bool, with_xml: bool) -> dict[str, object]:

@@ -65,7 +65,7 @@ def _endpoints(context: ApiContext, hub: NotificationHub) -> Iterable[Endpoint]:
     yield from DefinitionEndpoints(context, catalogue).endpoints
     yield from InstanceEndpoints(context, catalogue, search).endpoints
     yield from FlowNodeEndpoints(context, catalogue, search).endpoints
-    yield from EventEndpoints(context).endpoints
+    yield from EventEndpoints(context, catalogue).endpoints
     yield from LongPollingEndpoints(context, hub).endpoints
     for method, path in NOT_SERVED:
         yield Endpoint(method, path, _refuse, None)

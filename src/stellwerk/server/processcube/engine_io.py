@@ -14,13 +14,15 @@ from stellwerk.ports import Clock, Identity
 from stellwerk.server.http.answers import encoded
 from stellwerk.server.processcube.notification_reading import Notification
 
-__all__ = ["NAMESPACE", "PING_SECONDS", "PONG_SECONDS", "MalformedPackets", "SocketClient"]
+__all__ = ["NAMESPACE", "PING_SECONDS", "PONG_SECONDS", "MalformedPackets", "Queues", "SocketClient"]
 
 NAMESPACE = "/api"
 PING_SECONDS = 25.0
 PONG_SECONDS = 20.0
 _SEPARATOR = "\x1e"
 _QUEUE_BYTES_MAX = 4 * 1024 * 1024
+_QUEUES_BYTES_MAX = 64 * 1024 * 1024
+_TOO_SLOW = "its client fetched too slowly, or never"
 _ANSWER_BYTES_MAX = 512 * 1024
 _PACKETS_MAX = 1_000
 """In one request."""
@@ -30,19 +32,55 @@ class MalformedPackets(Exception):
     """What the peer sent is no Engine.IO."""
 
 
+class Queues:
+    """What waits in all sessions together. Where it is too much, the session with the most goes."""
+
+    def __init__(self, bytes_max: int = _QUEUES_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._sessions: dict[SocketClient, None] = {}
+        self._last: tuple[Notification, bytes] | None = None
+
+    def event(self, notification: Notification) -> bytes:
+        """The packet that tells of it: one for all who get it."""
+        if self._last is None or self._last[0] is not notification:
+            event = encoded([notification.name, notification.message])
+            self._last = notification, f"42{NAMESPACE},".encode() + event
+        return self._last[1]
+
+    def changed(self, session: SocketClient, more: int) -> None:
+        self.bytes += more
+        if session.bytes_queued:
+            self._sessions[session] = None
+        else:
+            self._sessions.pop(session, None)
+        if self.bytes > self._bytes_max:
+            max(self._sessions, key=lambda one: one.bytes_queued).close(_TOO_SLOW)
+
+
 class SocketClient:
     """One Engine.IO session: what waits to be fetched by its client."""
 
-    def __init__(self, session_id: str, identity: Identity, clock: Clock, on_close: Callable[[SocketClient], None]):
+    def __init__(
+        self,
+        session_id: str,
+        identity: Identity,
+        clock: Clock,
+        on_close: Callable[[SocketClient], None],
+        queues: Queues,
+    ) -> None:
         self.session_id = session_id
         self.identity = identity
         self.is_polled = False
         """A request waits for packets: there is never a second one."""
         self.closed = False
+        self.closed_for: str | None = None
+        """What its client did not do. None: nothing that it has to be told."""
+        self.bytes_queued = 0
+        self._queues = queues
         self._clock = clock
         self._on_close = on_close
-        self._packets: deque[str] = deque()
-        self._bytes = 0
+        self._packets: deque[bytes] = deque()
         self._woken = trio.Event()
         self._is_in_namespace = False
         self._heard = clock.monotonic()
@@ -70,17 +108,20 @@ class SocketClient:
         if self.is_lost:
             self.close()
         elif self._is_in_namespace and self.identity.may_see(notification.process_key):
-            event = encoded([notification.name, notification.message]).decode()
-            self._queue(f"42{NAMESPACE},{event}")
+            self._queue(self._queues.event(notification))
 
-    def _queue(self, packet: str) -> None:
+    def _queue(self, packet: bytes) -> None:
         if self.closed:
             return
         self._packets.append(packet)
-        self._bytes += len(packet)
-        if self._bytes > _QUEUE_BYTES_MAX:
-            self.close()  # it fetches too slowly, or never; its client connects anew
         self._woken.set()
+        self._weigh(len(packet))
+        if self.bytes_queued > _QUEUE_BYTES_MAX:
+            self.close(_TOO_SLOW)
+
+    def _weigh(self, more: int) -> None:
+        self.bytes_queued += more
+        self._queues.changed(self, more)
 
     async def packets(self) -> str:
         """Wait for some, and give as many as fit; a ping when there are none for long."""
@@ -96,17 +137,17 @@ class SocketClient:
             self._heard = self._clock.monotonic()
         if self.closed:
             return "1"
-        return _SEPARATOR.join(self._taken()) or self._ping()
+        return _SEPARATOR.join(packet.decode() for packet in self._taken()) or self._ping()
 
     def _ping(self) -> str:
         self._pinged = self._clock.monotonic()
         return "2"
 
-    def _taken(self) -> Iterator[str]:
+    def _taken(self) -> Iterator[bytes]:
         left = _ANSWER_BYTES_MAX
         while self._packets and left > 0:
             packet = self._packets.popleft()
-            self._bytes -= len(packet)
+            self._weigh(-len(packet))
             left -= len(packet)
             yield packet
 
@@ -132,16 +173,19 @@ class SocketClient:
         kind, namespace = message[:1], _namespace_of(message[1:])
         if kind == "0" and namespace == NAMESPACE:
             self._is_in_namespace = True
-            self._queue(f"40{NAMESPACE}," + encoded({"sid": self.session_id}).decode())
+            self._queue(f"40{NAMESPACE},".encode() + encoded({"sid": self.session_id}))
         elif kind == "0":
-            self._queue(f"44{namespace}," + encoded({"message": "Invalid namespace"}).decode())
+            self._queue(f"44{namespace},".encode() + encoded({"message": "Invalid namespace"}))
         elif kind == "1" and namespace == NAMESPACE:
             self._is_in_namespace = False
 
-    def close(self) -> None:
+    def close(self, reason: str | None = None) -> None:
+        """:param reason: what its client did not do; it connects anew."""
         if not self.closed:
             self.closed = True
+            self.closed_for = reason
             self._packets.clear()
+            self._weigh(-self.bytes_queued)
             self._woken.set()
             self._on_close(self)
 

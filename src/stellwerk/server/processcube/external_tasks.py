@@ -15,6 +15,7 @@ from stellwerk.ports import Scope
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
 from stellwerk.server.http.leases import LeasesResponse
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import allowed_processes, check_task, check_topic, check_worker_id
 from stellwerk.server.processcube import shapes, views
 from stellwerk.server.processcube.catalogue import Catalogue
@@ -67,7 +68,8 @@ class ExternalTaskEndpoints:
             wait_ms=min(body.long_polling_timeout, _WAIT_MS_MAX),
             client=request.headers.get("user-agent", ""),
         )
-        polled = await self._context.poll(request, poll)
+        with named(topic="$.topicName", topics="$.topicName", max_tasks="$.maxTasks", filter="$.payloadFilter"):
+            polled = await self._context.poll(request, poll)
         make_text = partial(_text_of, polled)
         if sum(len(task.variables) for task in polled.tasks) <= _QUICK_BYTES_MAX:
             return LeasesResponse(make_text(), polled)
@@ -76,13 +78,15 @@ class ExternalTaskEndpoints:
     async def extend_lock(self, request: Request) -> Response:
         body = await body_of(self._context, request, shapes.ExtendLockRequest)
         task_id = await self._checked_task(request, body.worker_id)
-        await self._node.extend_task(task_id, body.worker_id, self._lock_ms(body.additional_duration))
+        with named():
+            await self._node.extend_task(task_id, body.worker_id, self._lock_ms(body.additional_duration))
         return no_content()
 
     async def finish(self, request: Request) -> Response:
         body = await body_of(self._context, request, shapes.FinishRequest)
         task_id = await self._checked_task(request, body.worker_id)
-        await self._node.complete_task(task_id, body.worker_id, body.result)
+        with named(variables="$.result"):
+            await self._node.complete_task(task_id, body.worker_id, body.result)
         return no_content()
 
     async def error(self, request: Request) -> Response:
@@ -92,13 +96,14 @@ class ExternalTaskEndpoints:
         error = body.error or body.bpmn_error
         if error is None:
             raise InvalidInput("error is missing @ $")
-        await self._node.bpmn_error(
-            task_id,
-            body.worker_id,
-            _shortened(_text(error.error_code) or _UNNAMED_ERROR, self._node.limits.error_code_chars_max),
-            message=_shortened(_text(error.error_message), self._node.limits.message_bytes_max // 4),
-            details=error.error_details,
-        )
+        with named():
+            await self._node.bpmn_error(
+                task_id,
+                body.worker_id,
+                _shortened(_text(error.error_code) or _UNNAMED_ERROR, self._node.limits.error_code_chars_max),
+                message=_shortened(_text(error.error_message), self._node.limits.message_bytes_max // 4),
+                details=error.error_details,
+            )
         return no_content()
 
     async def _checked_task(self, request: Request, worker_id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import attrs
@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.actors.views import tasks_of
-from stellwerk.errors import NotServed
 from stellwerk.model.process import FlowNode
 from stellwerk.ports import InstanceSummary, Scope
 from stellwerk.server.http.answers import encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import may_see_definition
 from stellwerk.server.http.visibility import check_user_task
 from stellwerk.server.processcube import shapes
@@ -37,6 +37,7 @@ from stellwerk.server.processcube.requests import (
 __all__ = ["FlowNodeEndpoints"]
 
 _FOR_PEOPLE = frozenset({"bpmn:UserTask", "bpmn:ManualTask", "bpmn:Task"})
+_OPEN_STATES = frozenset({"suspended", "running"})
 _INSTANCES_MAX = 100
 """Whose histories are read for one answer."""
 _OPEN_TASKS_MAX = 10_000
@@ -47,6 +48,7 @@ class _Wanted:
     """Conditions on flow node instances; None: whatever it is."""
 
     ids: frozenset[str] | None
+    previous_ids: frozenset[str] | None
     nodes: frozenset[str] | None
     names: frozenset[str] | None
     types: frozenset[str] | None
@@ -55,12 +57,17 @@ class _Wanted:
 
     @property
     def are_waiting_for_people(self) -> bool:
-        is_for_people = self.types is not None and self.types <= _FOR_PEOPLE
+        is_for_people = self.types is not None and self.types <= _FOR_PEOPLE and self.previous_ids is None
         return is_for_people and (self.states is None or self.states == {"suspended"})
 
-    def takes(self, instance_id: str, node: FlowNode, state: str) -> bool:
+    @property
+    def are_of_running_instances(self) -> bool:
+        return self.states is not None and self.states <= _OPEN_STATES
+
+    def takes(self, instance_id: str, node: FlowNode, state: str, previous_id: str | None = None) -> bool:
         return (
             _is_in(self.ids, instance_id)
+            and _is_in(self.previous_ids, previous_id)
             and _is_in(self.nodes, node.id)
             and _is_in(self.names, node.name or "")
             and _is_in(self.types, flow_node_type_of(node))
@@ -90,34 +97,10 @@ class FlowNodeEndpoints:
     # --- reading
 
     async def flow_node_instances(self, request: Request) -> Response:
+        """Unless they are named, of the newest instances."""
         query = query_of(request, shapes.FlowNodesQuery)
-        wanted = _Wanted(
-            ids=values_in(query.flow_node_instance_id, "flowNodeInstanceId"),
-            nodes=values_in(query.flow_node_id, "flowNodeId"),
-            names=values_in(query.flow_node_name, "flowNodeName"),
-            types=values_in(query.flow_node_type, "flowNodeType"),
-            event_types=values_in(query.event_type, "eventType"),
-            states=values_in(query.state, "state"),
-        )
-        narrowed = shapes.InstancesQuery(
-            correlation_id=query.correlation_id,
-            process_definition_id=query.process_definition_id,
-            process_model_id=query.process_model_id,
-        )
-        instance_ids = values_in(query.process_instance_id, "processInstanceId")
-        if instance_ids is None and wanted.ids is not None:
-            instance_ids = await self._instances_of(wanted.ids)
-        if instance_ids is None and wanted.are_waiting_for_people:
-            rows = await self._waiting_tasks(request, wanted, conditions_of(narrowed))
-        elif instance_ids is None and narrowed == shapes.InstancesQuery():
-            raise NotServed(
-                "flow node instances of all instances are only served for tasks that wait for people: name a "
-                "processInstanceId, correlationId, processDefinitionId or processModelId"
-            )
-        else:
-            found = await self._search.find(request, narrowed, instance_ids, rows_max=_INSTANCES_MAX)
-            rows = await self._of(found, wanted)
         offset, limit = page_of(query)
+        rows = await self._found(request, query, _wanted(query))
         page = rows[offset : offset + limit]
 
         def text() -> bytes:
@@ -125,29 +108,56 @@ class FlowNodeEndpoints:
 
         return await self._context.answer_long(text, len(page))
 
-    async def _instances_of(self, ids: frozenset[str]) -> frozenset[str]:
+    async def _found(
+        self, request: Request, query: shapes.FlowNodesQuery, wanted: _Wanted
+    ) -> Sequence[Callable[[], object]]:
+        narrowed = shapes.InstancesQuery(
+            correlation_id=query.correlation_id,
+            process_definition_id=query.process_definition_id,
+            process_model_id=query.process_model_id,
+        )
+        names = values_in(query.process_model_name, "processModelName")
+        instance_ids = values_in(query.process_instance_id, "processInstanceId")
+        if query.asks_for_what_is_not_here:
+            return []
+        if instance_ids is None and wanted.ids is None and wanted.are_waiting_for_people:
+            return await self._waiting_tasks(request, wanted, conditions_of(narrowed), names)
+        find = partial(self._search.find, request, narrowed, rows_max=_INSTANCES_MAX)
+        if instance_ids is None:
+            known = await self._instances_of(wanted.ids or ())
+            found = [] if not known else [*await find(frozenset(known.values()))]
+            if wanted.ids is None or not wanted.ids <= known.keys():
+                found += await find(only_running=wanted.are_of_running_instances)
+        else:
+            found = [*await find(instance_ids)]
+        return await self._of(list({row.instance_id: row for row in found}.values()), wanted, names)
+
+    async def _instances_of(self, ids: Iterable[str]) -> dict[str, str]:
         """Flow node instances that are external tasks or open user tasks are found by their id alone."""
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for flow_node_instance_id in ids:
             row = await self._node.ports.store.user_task(flow_node_instance_id)
+            task = await self._node.ports.store.task(flow_node_instance_id) if row is None else None
             if row is not None:
-                found.add(str(row["instance_id"]))
-                continue
-            task = await self._node.ports.store.task(flow_node_instance_id)
-            if task is not None:
-                found.add(task.instance_id)
-        return frozenset(found)
+                found[flow_node_instance_id] = str(row["instance_id"])
+            elif task is not None:
+                found[flow_node_instance_id] = task.instance_id
+        return found
 
-    async def _of(self, instances: Sequence[InstanceSummary], wanted: _Wanted) -> list[Callable[[], object]]:
+    async def _of(
+        self, instances: Sequence[InstanceSummary], wanted: _Wanted, names: frozenset[str] | None
+    ) -> list[Callable[[], object]]:
         rows: list[Callable[[], object]] = []
         for summary in instances:
             process = (await self._catalogue.deployed(summary.definition_id)).process
+            if not _is_in(names, process.name):
+                continue
             open_tasks = {
                 str(row["user_task_id"]): row
                 for row in await self._node.user_tasks(summary.instance_id, limit=_OPEN_TASKS_MAX)
             }
             for found in await self._read(summary):
-                if not wanted.takes(found.id, found.node, found.state):
+                if not wanted.takes(found.id, found.node, found.state, found.previous_id):
                     continue
                 row = open_tasks.get(found.id)
                 if row is not None and found.state == "suspended":
@@ -165,7 +175,7 @@ class FlowNodeEndpoints:
             return await self._node.ports.background.run_sync(reading)
 
     async def _waiting_tasks(
-        self, request: Request, wanted: _Wanted, conditions: InstanceConditions
+        self, request: Request, wanted: _Wanted, conditions: InstanceConditions, names: frozenset[str] | None
     ) -> list[Callable[[], object]]:
         rows: list[Callable[[], object]] = []
         summaries: dict[str, InstanceSummary | None] = {}
@@ -179,6 +189,8 @@ class FlowNodeEndpoints:
             if not conditions.take(summary):
                 continue
             process = (await self._catalogue.deployed(summary.definition_id)).process
+            if not _is_in(names, process.name):
+                continue
             if wanted.takes(str(row["user_task_id"]), process.nodes[str(row["element_id"])], "suspended"):
                 rows.append(partial(waiting_task_view, row, summary, process))
         return rows
@@ -201,7 +213,8 @@ class FlowNodeEndpoints:
     async def reserve(self, request: Request) -> Response:
         body = await body_of(self._context, request, shapes.ReserveRequest)
         task_id = await self._open_task(request)
-        await self._node.assign_user_task(task_id, body.actual_owner_id or identity_of(request).name)
+        with named(assignee="$.actualOwnerId"):
+            await self._node.assign_user_task(task_id, body.actual_owner_id or identity_of(request).name)
         return no_content()
 
     async def cancel_reservation(self, request: Request) -> Response:
@@ -214,6 +227,19 @@ class FlowNodeEndpoints:
         task_id = str(request.path_params["task_id"])
         await check_user_task(request, self._node, task_id)
         return task_id
+
+
+def _wanted(query: shapes.FlowNodesQuery) -> _Wanted:
+    """:raises InvalidInput: something is a search query."""
+    return _Wanted(
+        ids=values_in(query.flow_node_instance_id, "flowNodeInstanceId"),
+        previous_ids=values_in(query.previous_flow_node_instance_id, "previousFlowNodeInstanceId"),
+        nodes=values_in(query.flow_node_id, "flowNodeId"),
+        names=values_in(query.flow_node_name, "flowNodeName"),
+        types=values_in(query.flow_node_type, "flowNodeType"),
+        event_types=values_in(query.event_type, "eventType"),
+        states=values_in(query.state, "state"),
+    )
 
 
 def _is_in(allowed: frozenset[str] | None, value: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 from starlette.requests import Request
@@ -65,10 +65,12 @@ class InstanceSearch:
         instance_ids: frozenset[str] | None = None,
         *,
         rows_max: int = _LOOKED_AT_MAX,
+        only_running: bool = False,
     ) -> Sequence[InstanceSummary]:
         """Newest first, those apart that the caller may not see.
 
         :param instance_ids: instead of those that the query names.
+        :param only_running: those with an incident among them, whose state in this dialect is another.
         """
         states = values_in(query.state, "state")
         if states is not None and not states <= _STATES:
@@ -76,10 +78,16 @@ class InstanceSearch:
         conditions = conditions_of(query)
         if instance_ids is None:
             instance_ids = values_in(query.process_instance_id, "processInstanceId")
-        candidates = await (
-            self._listed(conditions, _only(states)) if instance_ids is None else self._named(instance_ids)
-        )
-        rows = [row for row in candidates if conditions.take(row) and may_see_definition(request, row.definition_id)]
+
+        def takes(row: InstanceSummary) -> bool:
+            return conditions.take(row) and may_see_definition(request, row.definition_id)
+
+        if instance_ids is None:
+            wanted = conditions.narrowed("running" if only_running else _only(states))
+            candidates = await self._listed(conditions, wanted, takes, rows_max if states is None else _LOOKED_AT_MAX)
+        else:
+            candidates = await self._named(instance_ids)
+        rows = [row for row in candidates if takes(row) and (not only_running or row.status == "RUNNING")]
         if states is not None:
             shown = await self.states(rows)
             rows = [row for row in rows if shown[row.instance_id] in states]
@@ -98,7 +106,14 @@ class InstanceSearch:
         found = [await self._node.ports.store.instance(instance_id) for instance_id in sorted(ids)]
         return sorted((row for row in found if row is not None), key=lambda row: row.started_at_ms, reverse=True)
 
-    async def _listed(self, conditions: InstanceConditions, state: str | None) -> Sequence[InstanceSummary]:
+    async def _listed(
+        self,
+        conditions: InstanceConditions,
+        wanted: InstanceFilter,
+        takes: Callable[[InstanceSummary], bool],
+        rows_max: int,
+    ) -> Sequence[InstanceSummary]:
+        """Until so many are found that are taken."""
         correlation = _only(conditions.correlations)
         if correlation is not None:
             by_key = await self._node.instances(InstanceFilter(business_key=correlation), limit=_PAGE_ROWS)
@@ -106,9 +121,11 @@ class InstanceSearch:
             return list({row.instance_id: row for row in rows}.values())
         found: list[InstanceSummary] = []
         after: str | None = None
-        while len(found) < _LOOKED_AT_MAX:
-            page = await self._node.instances(conditions.narrowed(state), limit=_PAGE_ROWS, after=after)
+        taken = 0
+        while len(found) < _LOOKED_AT_MAX and taken < rows_max:
+            page = await self._node.instances(wanted, limit=_PAGE_ROWS, after=after)
             found += page
+            taken += sum(map(takes, page))
             if len(page) < _PAGE_ROWS:
                 break
             after = page[-1].instance_id

@@ -19,6 +19,7 @@ from stellwerk.ports import HistoryStep, InstanceSummary, Scope
 from stellwerk.server.http.answers import answer, encoded
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths, identity_of
 from stellwerk.server.http.endpoints.definitions import split_definition_id
+from stellwerk.server.http.naming import named
 from stellwerk.server.http.permissions import check_definition, check_process
 from stellwerk.server.processcube import shapes
 from stellwerk.server.processcube.catalogue import Catalogue
@@ -72,13 +73,15 @@ class InstanceEndpoints:
         if return_on == _ON_END_EVENT:
             # Before anything starts: nobody could ever reach another one.
             end_events((await self._node.definition_cache.latest(process_key, version)).process, body.end_event_id)
-        instance_id = await self._node.start_instance(
-            process_key,
-            object_of(body.initial_token, "$.initialToken"),
-            business_key=body.correlation_id,
-            start_event_id=body.start_event_id,
-            version=version,
-        )
+        token = object_of(body.initial_token, "$.initialToken")
+        with named(process="$.processModelId", business_key="$.correlationId"):
+            instance_id = await self._node.start_instance(
+                process_key,
+                token,
+                business_key=body.correlation_id,
+                start_event_id=body.start_event_id,
+                version=version,
+            )
         started: dict[str, object] = {
             "processInstanceId": instance_id,
             "correlationId": correlation_of(body.correlation_id, instance_id),

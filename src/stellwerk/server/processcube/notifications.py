@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
+import attrs
 import trio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -12,7 +14,7 @@ from stellwerk.errors import Forbidden, NotServed, Overloaded, StoreUnavailable
 from stellwerk.ports import Identity, Scope
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint, identity_of
-from stellwerk.server.processcube.engine_io import MalformedPackets, SocketClient
+from stellwerk.server.processcube.engine_io import MalformedPackets, Queues, SocketClient
 from stellwerk.server.processcube.notification_hub import NotificationHub
 from stellwerk.server.processcube.notification_names import LONG_POLLING, NOT_SERVED
 from stellwerk.server.processcube.notification_reading import Notification
@@ -46,11 +48,14 @@ class SocketEndpoints:
         self._node = context.node
         self._hub = hub
         self._clients: dict[str, SocketClient] = {}
+        self._queues = Queues()
+        self._reasons: OrderedDict[str, str] = OrderedDict()
+        """By id of a session that was closed: what its client did not do."""
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("GET", "/socket.io/", self.fetch, Scope.CLIENT),
+            Endpoint("GET", "/socket.io/", self.fetch, Scope.CLIENT, changes_something=True),
             Endpoint("POST", "/socket.io/", self.send, Scope.CLIENT),
         )
 
@@ -65,7 +70,7 @@ class SocketEndpoints:
             return _packets(self._open(request).opening())
         client = self._client(request)
         if client is None:
-            return _refusal(_SESSION_UNKNOWN)
+            return self._unknown(request)
         if client.is_polled:
             client.close()
             return _refusal(_BAD_REQUEST)
@@ -78,7 +83,7 @@ class SocketEndpoints:
         _check_alone(self._context)
         client = self._client(request)
         if client is None:
-            return _refusal(_SESSION_UNKNOWN)
+            return self._unknown(request)
         body = await self._context.raw_body(request, _BODY_BYTES_MAX)
         try:
             client.receive(body.decode())
@@ -94,7 +99,7 @@ class SocketEndpoints:
         if len(self._clients) >= _CLIENTS_MAX:
             raise Overloaded(f"there are {_CLIENTS_MAX} clients that want to be notified already")
         ports = self._node.ports
-        client = SocketClient(ports.entropy.uuid(), identity_of(request), ports.clock, self._forget)
+        client = SocketClient(ports.entropy.uuid(), identity_of(request), ports.clock, self._forget, self._queues)
         self._clients[client.session_id] = client
         self._hub.add(client)
         return client
@@ -102,6 +107,17 @@ class SocketEndpoints:
     def _forget(self, client: SocketClient) -> None:
         self._clients.pop(client.session_id, None)
         self._hub.remove(client)
+        if client.closed_for is not None:
+            self._reasons[client.session_id] = client.closed_for
+            if len(self._reasons) > _CLIENTS_MAX:
+                self._reasons.popitem(last=False)
+            self._node.ports.log.warning(
+                "a client of notifications is disconnected", who=client.identity.name, reason=client.closed_for
+            )
+
+    def _unknown(self, request: Request) -> Response:
+        reason = self._reasons.get(request.query_params.get("sid", ""))
+        return _refusal(_SESSION_UNKNOWN, "" if reason is None else f": it was closed, because {reason}")
 
     def _client(self, request: Request) -> SocketClient | None:
         """:raises Forbidden: it is somebody else's."""
@@ -158,10 +174,10 @@ def _packets(text: str) -> Response:
     return PlainTextResponse(text)
 
 
-def _refusal(code: int) -> Response:
-    return answer({"code": code, "message": _COMPLAINTS[code]}, 400)
+def _refusal(code: int, more: str = "") -> Response:
+    return answer({"code": code, "message": _COMPLAINTS[code] + more}, 400)
 
 
-def _who(identity: Identity) -> tuple[str, str | None]:
-    """The same caller, also with a token that replaced another."""
-    return identity.name, identity.key_id
+def _who(identity: Identity) -> Identity:
+    """The same caller, who may do the same; also with a token that replaced another."""
+    return attrs.evolve(identity, expires_at_ms=None)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import attrs
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stellwerk.errors import InvalidInput
 from stellwerk.json_values import JsonObject, JsonValue, loads
 from stellwerk.server.http.context import ApiContext
+from stellwerk.server.http.foreign_texts import check_texts, query_pairs
 from stellwerk.server.http.structuring import structure_body, structure_query
 from stellwerk.server.processcube.shapes import PagedQuery
 
 __all__ = ["body_of", "no_content", "object_of", "page_of", "query_of", "skip_body", "value_of", "values_in"]
 
-T = TypeVar("T")
+Shape = TypeVar("Shape", bound=attrs.AttrsInstance)
 
 ROWS_MAX = 1_000
 """In one answer."""
@@ -24,7 +26,7 @@ ROWS_MAX = 1_000
 async def value_of(context: ApiContext, request: Request) -> JsonValue:
     """A body that is a value of the process."""
     text = await context.raw_body(request, context.payload_request_bytes_max)
-    return loads(text) if text else None
+    return await context.worked_out(lambda: loads(text) if text else None, len(text))
 
 
 async def skip_body(context: ApiContext, request: Request) -> None:
@@ -32,11 +34,16 @@ async def skip_body(context: ApiContext, request: Request) -> None:
     await context.raw_body(request, context.payload_request_bytes_max)
 
 
-async def body_of(context: ApiContext, request: Request, kind: type[T], bytes_max: int | None = None) -> T:
+async def body_of(context: ApiContext, request: Request, kind: type[Shape], bytes_max: int | None = None) -> Shape:
     """:param bytes_max: None: variables fit in.
     :raises InvalidInput: naming everything that is wrong; LimitExceeded: it is too long."""
-    value = await context.json_body(request, bytes_max or context.payload_request_bytes_max)
-    return structure_body(value, kind, tolerant=True)
+
+    def made(value: JsonValue) -> Shape:
+        body = structure_body(value, kind, tolerant=True)
+        check_texts(body, "$")
+        return body
+
+    return await context.read_body(request, bytes_max or context.payload_request_bytes_max, made)
 
 
 def object_of(value: JsonValue, where: str) -> JsonObject:
@@ -51,9 +58,11 @@ def object_of(value: JsonValue, where: str) -> JsonObject:
     return value
 
 
-def query_of(request: Request, kind: type[T]) -> T:
+def query_of(request: Request, kind: type[Shape]) -> Shape:
     """Of a name that is given twice the last one counts. :raises InvalidInput: naming everything that is wrong."""
-    return structure_query(dict(request.query_params.multi_items()).items(), kind, tolerant=True)
+    query = structure_query(dict(query_pairs(request)).items(), kind, tolerant=True)
+    check_texts(query, "query")
+    return query
 
 
 def page_of(query: PagedQuery) -> tuple[int, int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attrs
 
 from stellwerk.json_values import JsonValue
+from stellwerk.server.http.foreign_texts import FREE, LONG
 from stellwerk.server.http.structuring import Instant
+from stellwerk.server.processcube.views import OWNER
 
 __all__ = [
     "DefinitionsQuery",
@@ -38,7 +40,7 @@ class FetchAndLockRequest:
     """Milliseconds."""
     lock_duration: int = 30_000
     """Milliseconds."""
-    payload_filter: str | None = None
+    payload_filter: str | None = attrs.field(default=None, metadata=FREE)
     """``/regular expression/flags``."""
 
 
@@ -133,7 +135,7 @@ class FlowNodesQuery(PagedQuery):
 
     flow_node_instance_id: str | None = None
     flow_node_id: str | None = None
-    flow_node_name: str | None = None
+    flow_node_name: str | None = attrs.field(default=None, metadata=LONG)
     flow_node_type: str | None = None
     event_type: str | None = None
     correlation_id: str | None = None
@@ -141,6 +143,25 @@ class FlowNodesQuery(PagedQuery):
     process_model_id: str | None = None
     process_instance_id: str | None = None
     state: str | None = None
+    previous_flow_node_instance_id: str | None = None
+    process_model_name: str | None = attrs.field(default=None, metadata=LONG)
+    owner_id: str | None = None
+    flow_node_lane: str | None = None
+    embedded_process_model_id: str | None = None
+    parent_process_instance_id: str | None = None
+    triggered_by_flow_node_instance: str | None = None
+
+    @property
+    def asks_for_what_is_not_here(self) -> bool:
+        """There are no lanes, no embedded models, no parents, and no other owner."""
+        owners = None if self.owner_id is None else self.owner_id.split(",")
+        others = (
+            self.flow_node_lane,
+            self.embedded_process_model_id,
+            self.parent_process_instance_id,
+            self.triggered_by_flow_node_instance,
+        )
+        return any(each is not None for each in others) or (owners is not None and OWNER not in owners)
 
 
 @attrs.frozen(kw_only=True)

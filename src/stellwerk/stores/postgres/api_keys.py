@@ -11,7 +11,7 @@ from stellwerk.stores.postgres.parameters import findable
 __all__ = ["api_key", "api_keys", "has_api_keys"]
 
 _KEYS = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM stellwerk.api_keys"  # noqa: S608 -- constants
-_ANY = "SELECT EXISTS (SELECT FROM stellwerk.api_keys WHERE revoked_at_ms IS NULL)"
+_ANY = "SELECT EXISTS (SELECT FROM stellwerk.api_keys)"
 
 
 async def api_key(connection: asyncpg.Connection, key_id: str) -> ApiKeyRow | None:
@@ -24,5 +24,5 @@ async def api_keys(connection: asyncpg.Connection) -> list[ApiKeyRow]:
 
 
 async def has_api_keys(connection: asyncpg.Connection) -> bool:
-    """Any that is not revoked."""
+    """Any that was ever made."""
     return bool(await connection.fetchval(_ANY))

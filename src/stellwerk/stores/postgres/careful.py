@@ -35,6 +35,7 @@ from stellwerk.stores.postgres import reads
 from stellwerk.stores.postgres.clock_watch import LeaseTime
 from stellwerk.stores.postgres.connections import Connections
 from stellwerk.stores.postgres.faults import Fault, fault_of
+from stellwerk.stores.postgres.messages import IS_AWAITED
 from stellwerk.stores.postgres.parameters import findable
 from stellwerk.stores.postgres.prefetch import Wanted, fetch_rows, is_scan
 from stellwerk.stores.postgres.pruning import prune
@@ -52,13 +53,14 @@ _LOCK_MS = 100
 _AROUND_LOCKS_SECONDS_MAX = 2.0
 """Where a whole table is locked there is nothing to find: everybody would wait for it."""
 
-_DROP_MESSAGES = """
+_DROP_MESSAGES = f"""
 WITH ended AS MATERIALIZED (
-    SELECT message_id FROM stellwerk.messages WHERE expires_at_ms <= $1
-    ORDER BY expires_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT message_id FROM stellwerk.messages m WHERE expires_at_ms <= $1
+        AND (is_consumed OR message_id = ANY ($3::text[]) OR NOT {IS_AWAITED})
+    ORDER BY expires_at_ms LIMIT $2 FOR UPDATE OF m SKIP LOCKED
 ), dropped AS (
     DELETE FROM stellwerk.messages WHERE message_id = ANY (ARRAY(SELECT message_id FROM ended)) RETURNING is_consumed
-) SELECT count(*), count(*) FILTER (WHERE NOT is_consumed) FROM dropped"""
+) SELECT count(*), count(*) FILTER (WHERE NOT is_consumed) FROM dropped"""  # noqa: S608 -- constants
 _LOCK_INSTANCE = "SELECT FROM stellwerk.instances WHERE instance_id = $1 FOR UPDATE"
 
 
@@ -234,7 +236,7 @@ async def _drop_messages(connections: Connections, operation: DropMessages) -> O
     waited = 0
     try:
         while True:
-            dropped, of_these_waited = await transact_once(connections, partial(_drop_some, operation.now_ms), None)
+            dropped, of_these_waited = await transact_once(connections, partial(_drop_some, operation), None)
             waited += of_these_waited
             if dropped < _DROPPED_ROWS_MAX:
                 return waited
@@ -244,8 +246,9 @@ async def _drop_messages(connections: Connections, operation: DropMessages) -> O
         return _refusal(operation, error)
 
 
-async def _drop_some(ended_at_ms: InstantMs, connection: asyncpg.Connection) -> Done[tuple[int, int]]:
-    dropped, waited = await connection.fetchrow(_DROP_MESSAGES, ended_at_ms, _DROPPED_ROWS_MAX)
+async def _drop_some(operation: DropMessages, connection: asyncpg.Connection) -> Done[tuple[int, int]]:
+    parameters = (operation.now_ms, _DROPPED_ROWS_MAX, list(operation.given_up))
+    dropped, waited = await connection.fetchrow(_DROP_MESSAGES, *parameters)
     return (dropped, waited), dropped > 0
 
 

@@ -45,7 +45,7 @@ _WIDTHS: Mapping[str, int] = {
 }
 """How many columns the rows of each kind have: in the order of the function's parameters."""
 
-_COMMIT = f"SELECT * FROM stellwerk.commit_2({', '.join(f'${n}' for n in range(1, 3 + sum(_WIDTHS.values())))})"  # noqa: S608
+_COMMIT = f"SELECT * FROM stellwerk.commit_3({', '.join(f'${n}' for n in range(1, 3 + sum(_WIDTHS.values())))})"  # noqa: S608
 _RECORDED = "SELECT judged_at_ms, refused FROM stellwerk.batches WHERE batch_id = $1"
 _RECORDED_BIRTHS = """
 SELECT task_id, definition_id, business_key FROM stellwerk.external_tasks WHERE task_id = ANY($1::text[])"""

@@ -73,6 +73,7 @@ class _Session(msgspec.Struct):
     client: str = ""
     connected_at_ms: int = 0
     subscriptions: list[_Subscription] = []
+    polls: bool = False
 
     def report(self) -> SessionReport:
         return SessionReport(
@@ -81,6 +82,7 @@ class _Session(msgspec.Struct):
             client=self.client,
             connected_at_ms=self.connected_at_ms,
             subscriptions=tuple([one.report() for one in self.subscriptions]),
+            polls=self.polls,
         )
 
 

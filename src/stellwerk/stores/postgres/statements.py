@@ -110,7 +110,7 @@ class Write:
     INSERT_TIMERS: Final = _insert("timers", "timer_id", "instance_id", "element_id", "due_at_ms")
     DELETE_TIMERS: Final = _delete("timers", "timer_id")
     INSERT_SUBSCRIPTIONS: Final = _insert(
-        "subscriptions", "subscription_id", "instance_id", "element_id", "name", "key"
+        "subscriptions", "subscription_id", "instance_id", "element_id", "name", "key", "opened_at_ms"
     )
     DELETE_SUBSCRIPTIONS: Final = _delete("subscriptions", "subscription_id")
     INSERT_USER_TASKS: Final = _insert("user_tasks", *USER_TASK_COLUMNS)
@@ -142,8 +142,21 @@ class Write:
             " SET is_enabled = excluded.is_enabled, last_deleted = excluded.last_deleted"
         ),
     )
-    DROP_START_SUBSCRIPTIONS: Final = _delete("start_subscriptions", "process_key")
-    INSERT_START_SUBSCRIPTIONS: Final = _insert("start_subscriptions", "process_key", "name", "definition_id")
+    # Those that stay go on waiting since they were opened. $2: their names, as JSON.
+    DROP_START_SUBSCRIPTIONS: Final = (
+        "DELETE FROM stellwerk.start_subscriptions AS old"
+        " USING unnest($1::text[], $2::text[]) AS kept (process_key, names)"
+        " WHERE old.process_key = kept.process_key"
+        " AND old.name <> ALL (ARRAY(SELECT json_array_elements_text(kept.names::json)))"
+    )
+    PUT_START_SUBSCRIPTIONS: Final = _insert(
+        "start_subscriptions",
+        "process_key",
+        "name",
+        "definition_id",
+        "opened_at_ms",
+        conflict="ON CONFLICT (name, process_key) DO UPDATE SET definition_id = excluded.definition_id",
+    )
     INSERT_API_KEYS: Final = _insert("api_keys", *API_KEY_COLUMNS)
     REVOKE_API_KEYS: Final = _update("api_keys", "key_id", "revoked_at_ms")
 

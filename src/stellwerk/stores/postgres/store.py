@@ -225,6 +225,9 @@ class PostgresStore:
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(listing.topic_backlogs, self._now_ms)
 
+    async def held_leases(self, worker_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        return await self._read(task_listing.held_leases, worker_ids, self._now_ms)
+
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return await self._read(reads.attempts, task_id)
 
@@ -266,6 +269,9 @@ class PostgresStore:
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         return await self._read(messages.awaited_names, limit)
+
+    async def receivers(self, name: str, limit: int) -> Sequence[tuple[str, str]]:
+        return await self._read(messages.receivers, name, limit)
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         return await self._read(listing.incident_counts, instance_ids)

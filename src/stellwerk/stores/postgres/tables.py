@@ -16,6 +16,7 @@ from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserT
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.errors import InvariantBroken
 from stellwerk.instants import InstantMs
+from stellwerk.json_values import dumps
 from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, MessageRow, NewInstance, ProcessRow
 from stellwerk.stores import rows
 from stellwerk.stores.catalogue import split_definition_id
@@ -46,7 +47,7 @@ _WAVE_ORDER = (
     Write.INSERT_DEFINITIONS,
     Write.DELETE_DEFINITIONS,
     Write.DROP_START_SUBSCRIPTIONS,
-    Write.INSERT_START_SUBSCRIPTIONS,
+    Write.PUT_START_SUBSCRIPTIONS,
     Write.INSERT_API_KEYS,
     Write.REVOKE_API_KEYS,
 )
@@ -103,7 +104,7 @@ class PostgresTables:
         self._deployed = set(fetched.deployed)
         self._processes = dict(fetched.processes)
         self._processes_written: set[str] = set()
-        self._starts: dict[str, DefinitionRow | None] = {}
+        self._starts: dict[str, tuple[DefinitionRow | None, InstantMs]] = {}
         self._waves = [_Wave()]
 
     # --- sending ---------------------------------------------------------------------------------------------------
@@ -192,12 +193,12 @@ class PostgresTables:
 
     def _add_starts(self) -> None:
         """The start subscriptions of the newest version of each process that was deployed."""
-        for key, row in self._starts.items():
-            self._write(Write.DROP_START_SUBSCRIPTIONS, (key,))
-            if row is None:
-                continue
-            for name in dict.fromkeys(row.start_messages):
-                self._write(Write.INSERT_START_SUBSCRIPTIONS, (key, name, row.definition_id))
+        for key, (row, now_ms) in self._starts.items():
+            names = [] if row is None else list(dict.fromkeys(row.start_messages))
+            self._write(Write.DROP_START_SUBSCRIPTIONS, (key, dumps(names).decode()))
+            for name in names:
+                assert row is not None
+                self._write(Write.PUT_START_SUBSCRIPTIONS, (key, name, row.definition_id, now_ms))
         self._starts.clear()
 
     # --- waves -----------------------------------------------------------------------------------------------------
@@ -314,9 +315,9 @@ class PostgresTables:
     def delete_timer(self, timer_id: str) -> None:
         self._delete(Write.DELETE_TIMERS, timer_id)
 
-    def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None:
+    def insert_subscription(self, instance_id: str, row: SubscriptionRow, now_ms: InstantMs) -> None:
         key = row.subscription_id
-        parameters = (key, instance_id, row.element_id, row.name, row.key)
+        parameters = (key, instance_id, row.element_id, row.name, row.key, now_ms)
         self._insert(Write.INSERT_SUBSCRIPTIONS, parameters, (Write.DELETE_SUBSCRIPTIONS, (key,)))
 
     def delete_subscription(self, subscription_id: str) -> None:
@@ -366,7 +367,7 @@ class PostgresTables:
         self._consumed[message_id] = True
         self._write(Write.CONSUME_MESSAGES, (message_id,))
 
-    def drop_messages(self, now_ms: InstantMs) -> int:
+    def drop_messages(self, now_ms: InstantMs, given_up: tuple[str, ...]) -> int:
         return _has_its_own_statement("dropping messages")
 
     def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
@@ -421,8 +422,8 @@ class PostgresTables:
             self._definitions[named[0]] = self._fetched.next_newest
         self._write(Write.DELETE_DEFINITIONS, named)
 
-    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
-        self._starts[key] = row
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None, now_ms: InstantMs) -> None:
+        self._starts[key] = row, now_ms
 
     def process(self, key: str) -> ProcessRow | None:
         if key not in self._processes:

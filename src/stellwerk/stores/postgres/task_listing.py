@@ -18,7 +18,7 @@ from stellwerk.stores.postgres.parameters import Parameters, findable, where
 from stellwerk.stores.postgres.reads import BACKING_OFF, DRAINED, LOCKED, READY
 from stellwerk.stores.tables import no_page_after
 
-__all__ = ["count_tasks", "tasks"]
+__all__ = ["count_tasks", "held_leases", "tasks"]
 
 _ENDED_KINDS = {
     state.value: (f"state = '{state.value}'",)
@@ -41,6 +41,10 @@ _EQUAL = {
 _IS_LOCKED = "(state = 'LOCKED' AND lock_expire_at > (SELECT coalesce({}::bigint, stellwerk.now_ms())))"
 _CREATED_AT = "SELECT created_at FROM stellwerk.external_tasks WHERE task_id = $1"
 _TASK_COLUMNS = ", ".join(f"t.{column}" for column in rows.TASK_COLUMNS)
+_HELD_LEASES = f"""
+SELECT lock_owner, task_type, count(*) FROM stellwerk.external_tasks
+WHERE {LOCKED} AND lock_owner = ANY ($1::text[]) AND {_IS_LOCKED.format("$2")}
+GROUP BY lock_owner, task_type"""  # noqa: S608
 _OF_INSTANCE = "SELECT * FROM stellwerk.external_tasks WHERE process_instance = {} OFFSET 0"
 _BY_ID = "SELECT * FROM stellwerk.external_tasks WHERE task_id = ANY ({}::text[]) OFFSET 0"
 _OF_INSTANCES = """
@@ -76,6 +80,14 @@ async def count_tasks(connection: asyncpg.Connection, wanted: TaskQuery, now_ms:
     if not counts:
         return 0
     return int(await connection.fetchval(f"SELECT sum(tasks)::bigint FROM ({counts}) counted", *parameters))  # noqa: S608
+
+
+async def held_leases(
+    connection: asyncpg.Connection, worker_ids: Sequence[str], now_ms: InstantMs | None
+) -> dict[tuple[str, str], int]:
+    """By worker id and topic."""
+    counted = await connection.fetch(_HELD_LEASES, [findable(worker_id) for worker_id in worker_ids], now_ms)
+    return {(worker_id, topic): count for worker_id, topic, count in counted}
 
 
 # --- conditions ----------------------------------------------------------------------------------------------------

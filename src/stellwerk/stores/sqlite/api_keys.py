@@ -10,7 +10,7 @@ from stellwerk.stores.key_rows import API_KEY_COLUMNS, api_key_from_row
 __all__ = ["api_key", "api_keys", "has_api_keys"]
 
 _KEYS = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys"  # noqa: S608 -- constants
-_ANY = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at_ms IS NULL)"
+_ANY = "SELECT EXISTS (SELECT 1 FROM api_keys)"
 
 
 def api_key(connection: sqlite3.Connection, key_id: str) -> ApiKeyRow | None:
@@ -24,5 +24,5 @@ def api_keys(connection: sqlite3.Connection) -> list[ApiKeyRow]:
 
 
 def has_api_keys(connection: sqlite3.Connection) -> bool:
-    """Any that is not revoked."""
+    """Any that was ever made."""
     return bool(connection.execute(_ANY).fetchone()[0])

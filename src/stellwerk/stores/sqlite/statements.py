@@ -47,7 +47,9 @@ class Write:
     INSERT_ATTEMPT: Final = _insert("task_attempts", *ATTEMPT_COLUMNS)
     INSERT_TIMER: Final = _insert("timers", "timer_id", "instance_id", "element_id", "due_at_ms")
     DELETE_TIMER: Final = "DELETE FROM timers WHERE timer_id = ?"
-    INSERT_SUBSCRIPTION: Final = _insert("subscriptions", "subscription_id", "instance_id", "element_id", "name", "key")
+    INSERT_SUBSCRIPTION: Final = _insert(
+        "subscriptions", "subscription_id", "instance_id", "element_id", "name", "key", "opened_at_ms"
+    )
     DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE subscription_id = ?"
     INSERT_USER_TASK: Final = _insert("user_tasks", *USER_TASK_COLUMNS)
     ASSIGN_USER_TASK: Final = "UPDATE user_tasks SET assignee = ? WHERE user_task_id = ?"
@@ -65,8 +67,14 @@ class Write:
         f"{_insert('processes', *PROCESS_COLUMNS)} ON CONFLICT (process_key)"
         " DO UPDATE SET is_enabled = excluded.is_enabled, last_deleted = excluded.last_deleted"
     )
-    DROP_START_SUBSCRIPTIONS: Final = "DELETE FROM start_subscriptions WHERE process_key = ?"
-    INSERT_START_SUBSCRIPTION: Final = _insert("start_subscriptions", "process_key", "name", "definition_id")
+    # Those that stay go on waiting since they were opened.
+    DROP_START_SUBSCRIPTIONS: Final = (
+        "DELETE FROM start_subscriptions WHERE process_key = ? AND name NOT IN (SELECT value FROM json_each(?))"
+    )
+    PUT_START_SUBSCRIPTION: Final = (
+        f"{_insert('start_subscriptions', 'process_key', 'name', 'definition_id', 'opened_at_ms')}"
+        " ON CONFLICT (name, process_key) DO UPDATE SET definition_id = excluded.definition_id"
+    )
     INSERT_API_KEY: Final = _insert("api_keys", *API_KEY_COLUMNS)
     REVOKE_API_KEY: Final = "UPDATE api_keys SET revoked_at_ms = ? WHERE key_id = ?"
 
@@ -100,7 +108,7 @@ WRITES: tuple[str, ...] = (
     Write.DELETE_DEFINITION,
     Write.PUT_PROCESS,
     Write.DROP_START_SUBSCRIPTIONS,
-    Write.INSERT_START_SUBSCRIPTION,
+    Write.PUT_START_SUBSCRIPTION,
     Write.INSERT_API_KEY,
     Write.REVOKE_API_KEY,
 )

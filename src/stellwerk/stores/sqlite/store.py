@@ -380,6 +380,10 @@ class SqliteStore(AloneStore):
     async def topic_backlogs(self) -> Sequence[TopicBacklog]:
         return await self._read(partial(listing.topic_backlogs, now_ms=self._clock.now_ms()))
 
+    async def held_leases(self, worker_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        now_ms = self._clock.now_ms()
+        return await self._read(partial(task_listing.held_leases, worker_ids=worker_ids, now_ms=now_ms))
+
     async def attempts(self, task_id: str) -> Sequence[TaskAttempt]:
         return await self._read(partial(reads.attempts, task_id=task_id))
 
@@ -409,6 +413,9 @@ class SqliteStore(AloneStore):
 
     async def awaited_names(self, limit: int) -> Sequence[str]:
         return await self._read(partial(messages.awaited_names, limit=limit))
+
+    async def receivers(self, name: str, limit: int) -> Sequence[tuple[str, str]]:
+        return await self._read(partial(messages.receivers, name=name, limit=limit))
 
     async def incident_counts(self, instance_ids: Sequence[str]) -> Mapping[str, int]:
         return await self._read(partial(listing.incident_counts, instance_ids=instance_ids))

@@ -14,12 +14,14 @@ from typing import Any
 from stellwerk.core.changes import IncidentRow, SubscriptionRow, TimerRow, UserTaskAssignment, UserTaskRow
 from stellwerk.core.external_task import ExternalTask, TaskAttempt, TaskState
 from stellwerk.instants import InstantMs
+from stellwerk.json_values import dumps
 from stellwerk.ports import ApiKeyRow, DefinitionRow, InboxRow, MessageRow, NewInstance, ProcessRow, ReadyTask
 from stellwerk.stores import rows
 from stellwerk.stores.catalogue import split_definition_id
 from stellwerk.stores.key_rows import API_KEY_COLUMNS, api_key_from_row, api_key_to_row
 from stellwerk.stores.rows import SqlRow
 from stellwerk.stores.sqlite import pruning
+from stellwerk.stores.sqlite.messages import drop_messages
 from stellwerk.stores.sqlite.statements import WRITES, Write
 from stellwerk.stores.tables import ENDED_STATUSES, DataFault, InstanceState
 
@@ -308,8 +310,8 @@ class SqliteTables:
     def delete_timer(self, timer_id: str) -> None:
         self._write(Write.DELETE_TIMER, (timer_id,))
 
-    def insert_subscription(self, instance_id: str, row: SubscriptionRow) -> None:
-        parameters = (row.subscription_id, instance_id, row.element_id, row.name, row.key)
+    def insert_subscription(self, instance_id: str, row: SubscriptionRow, now_ms: InstantMs) -> None:
+        parameters = (row.subscription_id, instance_id, row.element_id, row.name, row.key, now_ms)
         self._write_after((Write.DELETE_SUBSCRIPTION,), Write.INSERT_SUBSCRIPTION, parameters)
 
     def delete_subscription(self, subscription_id: str) -> None:
@@ -355,14 +357,11 @@ class SqliteTables:
     def consume_message(self, message_id: str) -> None:
         self._write(Write.CONSUME_MESSAGE, (message_id,))
 
-    def drop_messages(self, now_ms: InstantMs) -> int:
+    def drop_messages(self, now_ms: InstantMs, given_up: tuple[str, ...]) -> int:
         self.send()
-        waiting: int = self._connection.execute(
-            "SELECT count(*) FROM messages WHERE expires_at_ms <= ? AND is_consumed = 0", (now_ms,)
-        ).fetchone()[0]
-        deleted = self._connection.execute("DELETE FROM messages WHERE expires_at_ms <= ?", (now_ms,)).rowcount
-        self.has_written = self.has_written or deleted > 0
-        return waiting
+        dropped, waited = drop_messages(self._connection, now_ms, given_up)
+        self.has_written = self.has_written or dropped > 0
+        return waited
 
     def has_inbox_row(self, instance_id: str, dedupe_key: str) -> bool:
         statement = "SELECT 1 FROM inbox WHERE instance_id = ? AND dedupe_key = ?"
@@ -408,12 +407,13 @@ class SqliteTables:
         self._recent.deployed.discard(definition_id)
         self._write(Write.DELETE_DEFINITION, split_definition_id(definition_id) or ())
 
-    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None) -> None:
-        self._write_after((Write.INSERT_START_SUBSCRIPTION,), Write.DROP_START_SUBSCRIPTIONS, (key,))
-        if row is None:
-            return
-        for name in dict.fromkeys(row.start_messages):
-            self._write(Write.INSERT_START_SUBSCRIPTION, (key, name, row.definition_id))
+    def replace_start_subscriptions(self, key: str, row: DefinitionRow | None, now_ms: InstantMs) -> None:
+        names = [] if row is None else list(dict.fromkeys(row.start_messages))
+        dropped = (key, dumps(names).decode())
+        self._write_after((Write.PUT_START_SUBSCRIPTION,), Write.DROP_START_SUBSCRIPTIONS, dropped)
+        for name in names:
+            assert row is not None
+            self._write(Write.PUT_START_SUBSCRIPTION, (key, name, row.definition_id, now_ms))
 
     def process(self, key: str) -> ProcessRow | None:
         if key not in self._recent.processes:

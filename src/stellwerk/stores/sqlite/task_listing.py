@@ -16,7 +16,7 @@ from stellwerk.ports import TaskQuery
 from stellwerk.stores import rows
 from stellwerk.stores.tables import no_page_after
 
-__all__ = ["BACKING_OFF", "LOCKED", "READY", "count_tasks", "tasks"]
+__all__ = ["BACKING_OFF", "LOCKED", "READY", "count_tasks", "held_leases", "tasks"]
 
 READY = "state = 'READY' AND draining = 0 AND available_at <= updated_at"
 BACKING_OFF = "state = 'READY' AND draining = 0 AND available_at > updated_at"
@@ -47,6 +47,10 @@ _EITHER = {
     "with_retries_left": {True: "retries > 0", False: "retries <= 0"},
 }
 _TASK_COLUMNS = ", ".join(rows.TASK_COLUMNS)
+_HELD_LEASES = f"""
+SELECT lock_owner, task_type, count(*) FROM external_tasks
+WHERE {LOCKED} AND lock_owner IN (SELECT value FROM json_each(?1)) AND lock_expire_at > ?2
+GROUP BY lock_owner, task_type"""  # noqa: S608
 
 _Anchor = tuple[InstantMs, str]
 """(created, id) of the row after which the page begins."""
@@ -79,6 +83,14 @@ def count_tasks(connection: sqlite3.Connection, wanted: TaskQuery, now_ms: Insta
         for each in ([index, *conditions] for index in indexed or ("TRUE",))
     )
     return sum(counts)
+
+
+def held_leases(
+    connection: sqlite3.Connection, worker_ids: Sequence[str], now_ms: InstantMs
+) -> dict[tuple[str, str], int]:
+    """By worker id and topic."""
+    counted = connection.execute(_HELD_LEASES, (dumps(list(worker_ids)).decode(), now_ms)).fetchall()
+    return {(worker_id, topic): count for worker_id, topic, count in counted}
 
 
 # --- conditions ----------------------------------------------------------------------------------------------------

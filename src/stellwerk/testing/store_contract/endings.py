@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import attrs
 
-from stellwerk.core.changes import RowChanges
-from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind
+from stellwerk.core.changes import RowChanges, TaskRequeue
+from stellwerk.core.external_task import AttemptEnd, ExternalTask, OutcomeKind, TaskState
 from stellwerk.ports import (
     Changeset,
     CheckRepeat,
@@ -48,6 +48,11 @@ async def _draining_task(world: StoreWorld, *, leased: bool) -> ExternalTask:
     committed = await world.step(task.instance_id, RowChanges(drained_tasks=(task_id,)))
     assert committed.drained_ready == (() if leased else (task_id,))
     return await world.task(task_id)
+
+
+def _given_up(task_id: str) -> TaskEnding:
+    """By an operator."""
+    return TaskEnding(task_id, None, "FAILED", None, None, message="given up")
 
 
 class EndingContract(ContractBase):
@@ -273,6 +278,39 @@ class EndingContract(ContractBase):
             end = TaskEnding(task.task_id, None, "CANCELLED", None, None)
             refused = world.changeset(task.instance_id, endings=(end,))
             assert await _answer(world, refused) is LeaseAnswerKind.LEASE_LOST
+
+    # --- given up by an operator -----------------------------------------------------------------------------------
+
+    async def test_a_task_that_is_given_up_waits_for_nobody_until_it_is_requeued(self) -> None:
+        async with self.open_world() as world:
+            instance_id = await world.instance_with(new_task("a"), new_task("b"))
+            await world.step(instance_id, endings=(_given_up("a"),))
+            await world.reopen()
+            task = await world.task("a")
+            assert (task.state, task.retries_left) == (TaskState.FAILED, 0)
+            assert (task.error_message, task.lease) == ("given up", None)
+            assert [found.task_id for found in await world.fetch()] == ["b"]
+            requeue = RowChanges(requeued_tasks=(TaskRequeue("a", 2, b"{}"),))
+            await world.step(instance_id, requeue)
+            assert [found.task_id for found in await world.fetch()] == ["a"]
+
+    async def test_rule_18_a_leased_task_that_is_given_up_is_revoked(self) -> None:
+        async with self.open_world() as world:
+            task = await world.leased_task()
+            committed = await world.step(task.instance_id, endings=(_given_up(task.task_id),))
+            assert committed.revoked == (RevokedLease(task.task_id, "payment", task.fence, holder()),)
+            assert await world.state(task.task_id) == "FAILED"
+            (attempt,) = await world.store.attempts(task.task_id)
+            assert attempt.end is AttemptEnd.REVOKED
+            assert await _answer(world, world.completion(task)) is LeaseAnswerKind.LEASE_LOST
+            assert (await world.expire()).next_expiry_ms is None
+
+    async def test_rule_15_a_draining_task_is_not_given_up(self) -> None:
+        async with self.open_world() as world:
+            task = await _draining_task(world, leased=True)
+            refused = world.changeset(task.instance_id, endings=(_given_up(task.task_id),))
+            assert await _answer(world, refused) is LeaseAnswerKind.LEASE_LOST
+            assert await world.task(task.task_id) == task
 
     # --- rule 18 ---------------------------------------------------------------------------------------------------
 

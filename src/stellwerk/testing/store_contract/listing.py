@@ -249,6 +249,25 @@ class ListingContract(ContractBase):
             assert await _task_pages(world, 4, business_key="A-17") == [["a", "b", "c", "e"], ["f", "g"]]
             assert await _task_pages(world, 5, priority_to=0) == [["a", "c", "d", "e", "f"]]
 
+    async def test_leases_are_counted_by_worker_and_topic(self) -> None:
+        async with self.open_world() as world:
+            assert dict(await world.store.held_leases(("w1", "w2"))) == {}
+            names = ("a", "b", "c", "d", "e")
+            await world.instance_with(
+                *(new_task(name, topic="ship" if name == "e" else "payment") for name in names), new_task("ready")
+            )
+            for name in ("a", "b", "e"):
+                await world.lease(name, holder("w1"))
+            await world.lease("c", holder("w1"), 2_000)
+            await world.lease("d", holder("w2"))
+            held = {("w1", "payment"): 3, ("w1", "ship"): 1, ("w2", "payment"): 1}
+            assert dict(await world.store.held_leases(("w1", "w2", "gone", "nul\0"))) == held
+            assert dict(await world.store.held_leases(("w2",))) == {("w2", "payment"): 1}
+            assert dict(await world.store.held_leases(())) == {}
+            world.clock.advance(2_000)
+            held["w1", "payment"] = 2  # one has run out
+            assert dict(await world.store.held_leases(("w1", "w2"))) == held
+
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def test_the_backlog_of_each_topic_is_counted(self) -> None:

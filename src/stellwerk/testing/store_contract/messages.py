@@ -12,6 +12,7 @@ from stellwerk.ports import (
     KeptMessage,
     MessageRow,
     PublishMessage,
+    SetProcessEnabled,
 )
 from stellwerk.testing.store_contract.world import START_MS, ContractBase, StoreWorld
 
@@ -37,6 +38,18 @@ async def _matches(world: StoreWorld, limit: int = 10) -> list[tuple[str, str | 
     """(message id, subscription or definition)."""
     found = await world.store.matched_messages(world.clock.wall_ms(), limit)
     return [(match.message.message_id, match.subscription_id or match.definition_id) for match in found]
+
+
+async def _kept(world: StoreWorld) -> list[tuple[str, bool]]:
+    """(message id, whether something waits for it) of those that are not correlated."""
+    found = await world.store.waiting_messages(world.clock.wall_ms())
+    for kept in found:
+        assert await world.store.message(kept.message_id) == kept
+    return [(kept.message_id, kept.is_awaited) for kept in found]
+
+
+def _starting(digest: str, *names: str) -> DefinitionRow:
+    return DefinitionRow("order", None, digest, b"", START_MS, names)
 
 
 class MessageContract(ContractBase):
@@ -120,6 +133,18 @@ class MessageContract(ContractBase):
             await world.do(DeployDefinitions((starting,)), Deployed)
             assert await awaited() == [False, True, True]
 
+    async def test_who_waits_for_a_name_is_found_whatever_the_key(self) -> None:
+        async with self.open_world() as world:
+            assert await world.store.receivers("paid", 10) == []
+            await _subscribe(world, "i", ("s2", "2"), ("s1", "1"))
+            world.clock.advance(1_000)
+            await _subscribe(world, "j", ("s0", "1"), ("s3", ""))
+            assert await world.store.receivers("paid", 10) == [("j", ""), ("i", "1"), ("j", "1"), ("i", "2")]
+            assert await world.store.receivers("paid", 2) == [("j", ""), ("i", "1")]
+            assert await world.store.receivers("ordered", 10) == []
+            await world.reopen()
+            assert len(await world.store.receivers("paid", 10)) == 4
+
     async def test_names_that_something_waits_for_are_told_once_each(self) -> None:
         async with self.open_world() as world:
             assert await world.store.awaited_names(10) == []
@@ -137,11 +162,102 @@ class MessageContract(ContractBase):
     async def test_a_message_whose_time_ended_meets_nobody_and_is_dropped(self) -> None:
         async with self.open_world() as world:
             await _publish(world, _message("m"), _message("later", at_ms=START_MS + 1))
-            await _subscribe(world, "i", ("s", "1"))
             world.clock.advance(60_000)
+            await _subscribe(world, "i", ("s", "1"))
+            await world.do(DeployDefinitions((_starting("1", "paid"),)), Deployed)
             assert await _matches(world) == [("later", "s")]
+            assert await _kept(world) == [("later", True)]
             assert await world.do(DropMessages(START_MS + 60_000), int) == 1
             assert await world.do(DropMessages(START_MS + 60_000), int) == 0
+
+    async def test_what_was_waited_for_in_time_is_correlated_however_late(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s1", "1"))
+            await _publish(world, _message("m1"), _message("m2", "2"), _message("nobody", "3"))
+            world.clock.advance(59_999)
+            await _subscribe(world, "j", ("s2", "2"))
+            world.clock.advance(3_600_000)
+            await _subscribe(world, "k", ("s3", "3"), ("a", "1"))
+            assert await _matches(world) == [("m1", "s1"), ("m2", "s2")]
+            assert await _kept(world) == [("m1", True), ("m2", True)]
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 1
+            await world.reopen()
+            assert await _matches(world) == [("m1", "s1"), ("m2", "s2")]
+            assert await _matches(world, limit=1) == [("m1", "s1")]
+            await world.step("i", RowChanges(subscriptions_closed=("s1",)), messages_consumed=("m1",))
+            await world.step("j", RowChanges(subscriptions_closed=("s2",)), messages_consumed=("m2",))
+            assert await _kept(world) == []
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 0
+            assert await _publish(world, _message("m1")) == [True]
+
+    async def test_a_message_whose_time_ended_is_kept_as_long_as_somebody_waits_for_it(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s", "1"))
+            await _publish(world, _message("first"), _message("second"), _message("to i", "", to="i"))
+            world.clock.advance(90_000)
+            assert (await _matches(world))[:1] == [("first", "s")]
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 0
+            await world.step("i", RowChanges(subscriptions_closed=("s",)), messages_consumed=("first",))
+            await _subscribe(world, "i", ("again", "1"))
+            assert await _matches(world) == []
+            assert await _kept(world) == []
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 2
+
+    async def test_a_message_that_is_given_up_goes_when_its_time_ends(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("s", "1"))
+            await _publish(world, _message("m"), _message("next"))
+            given_up = ("m", "unheard of")
+            assert await world.do(DropMessages(START_MS + 59_999, given_up), int) == 0
+            assert await world.do(DropMessages(START_MS + 60_000, given_up), int) == 1
+            assert await _matches(world) == [("next", "s")]
+
+    async def test_late_messages_go_to_those_who_waited_in_time_and_others_to_the_rest(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("z in time", "1"))
+            await _publish(world, _message("late"), _message("too late"))
+            world.clock.advance(60_000)
+            await _subscribe(world, "j", ("a", "1"))
+            await _subscribe(world, "k", ("b", "2"))
+            await _publish(world, _message("live", "2", at_ms=START_MS + 60_000))
+            assert await _matches(world) == [("late", "z in time"), ("live", "b")]
+            await world.step("i", RowChanges(subscriptions_closed=("z in time",)), messages_consumed=("late",))
+            await _publish(world, _message("also live", at_ms=START_MS + 60_000))
+            assert await _matches(world) == [("also live", "a"), ("live", "b")]
+
+    async def test_who_has_waited_longest_comes_first(self) -> None:
+        async with self.open_world() as world:
+            for subscription_id in ("c", "b", "a"):
+                await _subscribe(world, f"for {subscription_id}", (subscription_id, "1"))
+                world.clock.advance(10)
+            await _publish(world, *(_message(name) for name in ("m1", "m2")))
+            assert await _matches(world) == [("m1", "c"), ("m2", "b")]
+
+    async def test_a_late_message_for_one_instance_reaches_what_waited_there_in_time(self) -> None:
+        async with self.open_world() as world:
+            await _subscribe(world, "i", ("z", "1"))
+            await _publish(world, _message("m1", to="i"), _message("m2", "", to="i"), _message("m3", "2", to="i"))
+            world.clock.advance(60_000)
+            await _subscribe(world, "i", ("a", "2"), ("b", "1"))
+            await _subscribe(world, "j", ("c", "1"))
+            assert await _matches(world) == [("m1", "z")]
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 1
+            assert await _kept(world) == [("m1", True), ("m2", True)]
+
+    async def test_a_late_message_starts_what_would_have_started_in_time(self) -> None:
+        async with self.open_world() as world:
+            await world.do(DeployDefinitions((_starting("1", "paid"),)), Deployed)
+            await _publish(world, _message("m"), _message("other", name="ordered"))
+            world.clock.advance(60_000)
+            await world.do(DeployDefinitions((_starting("2", "paid", "ordered"),)), Deployed)
+            assert await _matches(world) == [("m", "order:2")], "it has waited since the version before"
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 1
+            await world.reopen()
+            assert await _matches(world) == [("m", "order:2")]
+            await world.do(SetProcessEnabled("order", is_enabled=False), bool)
+            await world.do(SetProcessEnabled("order", is_enabled=True), bool)
+            assert await _matches(world) == []
+            assert await world.do(DropMessages(world.clock.wall_ms()), int) == 1
 
     async def test_rule_7_start_subscriptions_switch_to_the_new_version(self) -> None:
         async with self.open_world() as world:

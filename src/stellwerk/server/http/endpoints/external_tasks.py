@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -62,36 +62,48 @@ class ExternalTaskEndpoints:
     async def fetch_and_lock(self, request: Request) -> Response:
         began = self._clock.monotonic()
         body = await self._context.body(request, requests.FetchAndLockRequest)
+        polled = await self.poll(request, body)
+        now = self._clock.monotonic()
+        waited_ms = int((now - began) * 1000)
+        return await self.hand_over(polled, partial(_text_of, polled, now), {WAITED_HEADER: str(waited_ms)})
+
+    async def poll(self, request: Request, body: requests.FetchAndLockRequest) -> PolledTasks:
+        """What the caller may have of it, for `hand_over`."""
         check_worker_id(request, body.worker_id)
         for topic in body.task_types:
             check_topic(request, topic)
         if body.wait_ms > WAIT_MS_MAX:
             raise InvalidInput(f"at most {WAIT_MS_MAX} ms are possible @ $.wait_ms")
         with _named_as({"$.topics": "$.task_types", "$.topic": "$.task_types"}):
-            polled = await self._context.poll(request, _poll_of(body, request))
-        now = self._clock.monotonic()
-        return await self._answer(polled, now, waited_ms=int((now - began) * 1000))
+            return await self._context.poll(request, _poll_of(body, request))
 
-    async def _answer(self, polled: PolledTasks, now: float, *, waited_ms: int) -> Response:
-        make_text = partial(_text_of, polled, now)
+    async def hand_over(
+        self, polled: PolledTasks, make_text: Callable[[], bytes], headers: dict[str, str] | None = None
+    ) -> Response:
+        """:param make_text: JSON with the tasks."""
         if sum(len(task.variables) for task in polled.tasks) <= _QUICK_BYTES_MAX:
-            text = make_text()
-        else:
-            text = await self._node.ports.background.run_sync(make_text)
-        return LeasesResponse(text, polled, {WAITED_HEADER: str(waited_ms)})
+            return LeasesResponse(make_text(), polled, headers)
+        return LeasesResponse(await self._node.ports.background.run_sync(make_text), polled, headers)
 
     # --- about a lease
 
     @about("A task is done", shapes.Done, body=requests.CompleteTaskRequest, codes=LEASE_CODES)
     async def complete(self, request: Request) -> Response:
-        body = await self._context.payload(request, requests.CompleteTaskRequest)
+        await self.take_result(request, await self._context.payload(request, requests.CompleteTaskRequest))
+        return answer({})
+
+    async def take_result(self, request: Request, body: requests.CompleteTaskRequest) -> None:
+        """Of the task in the path."""
         task_id = await self._checked_task(request, body.worker_id)
         await self._node.complete_task(task_id, body.worker_id, body.variables, fence=body.fence)
-        return answer({})
 
     @about("An attempt has failed", shapes.Done, body=requests.FailTaskRequest, codes=LEASE_CODES)
     async def fail(self, request: Request) -> Response:
-        body = await self._context.payload(request, requests.FailTaskRequest)
+        await self.take_failure(request, await self._context.payload(request, requests.FailTaskRequest))
+        return answer({})
+
+    async def take_failure(self, request: Request, body: requests.FailTaskRequest) -> None:
+        """Of an attempt at the task in the path."""
         task_id = await self._checked_task(request, body.worker_id)
         with _named_as({"$.message": "$.error"}):
             await self._node.fail_task(
@@ -103,7 +115,6 @@ class ExternalTaskEndpoints:
                 retries=body.retries,
                 fence=body.fence,
             )
-        return answer({})
 
     @about("Raise an error in the process", shapes.Done, body=requests.BpmnErrorRequest, codes=LEASE_CODES)
     async def bpmn_error(self, request: Request) -> Response:

@@ -55,13 +55,23 @@ class InstanceEndpoints:
     )
     async def start(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.StartRequest)
+        instance_id = await self.start_as(request, body)
+        headers = {"location": f"/api/v1{_PATH}/{instance_id}"}
+        if body.wait_ms is None:
+            summary = await self._node.wait_for_end(instance_id, timeout_seconds=0)
+            return answer({"instance_id": instance_id, "status": summary.status}, 201, headers)
+        await self._wait(request, instance_id, body.wait_ms, or_incident=True)
+        return answer(views.outcome_view(await self._node.outcome(instance_id)), 201, headers)
+
+    async def start_as(self, request: Request, body: requests.StartRequest) -> str:
+        """→ the id of the instance, as soon as it is durable."""
         request_id = idempotency_key(request, body.request_id, "request_id")
         check_lengths(business_key=body.business_key, request_id=request_id)
         if body.wait_ms is not None:
             _check_wait(body.wait_ms, "$.wait_ms")
         process_key, version = split_definition_id(body.process_def_id)
         check_process(request, process_key)
-        instance_id = await self._node.start_instance(
+        return await self._node.start_instance(
             process_key,
             body.variables,
             business_key=body.business_key,
@@ -69,12 +79,6 @@ class InstanceEndpoints:
             start_event_id=body.start_event_id,
             version=version,
         )
-        headers = {"location": f"/api/v1{_PATH}/{instance_id}"}
-        if body.wait_ms is None:
-            summary = await self._node.wait_for_end(instance_id, timeout_seconds=0)
-            return answer({"instance_id": instance_id, "status": summary.status}, 201, headers)
-        await self._wait(request, instance_id, body.wait_ms, or_incident=True)
-        return answer(views.outcome_view(await self._node.outcome(instance_id)), 201, headers)
 
     @about("Find instances", shapes.Instances, query=requests.InstancesQuery)
     async def instances(self, request: Request) -> Response:

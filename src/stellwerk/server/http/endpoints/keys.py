@@ -13,6 +13,7 @@ from stellwerk.instants import InstantMs, to_rfc3339
 from stellwerk.ports import ApiKeyRow, Identity, RevokeApiKey, Scope, StoreApiKey
 from stellwerk.server.auth.gate import Gate
 from stellwerk.server.auth.keys import digest_of, new_key
+from stellwerk.server.auth.lockout import FIRST_KEY, LAST_ADMIN, can_make_keys, is_last_admin, refuse_unless_meant
 from stellwerk.server.http import requests, shapes
 from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
@@ -39,6 +40,14 @@ class NewKey:
     """Keys of processes."""
     expires_in_ms: int | None = None
     """Null: never."""
+    force: bool = False
+    """Also where it is the first key and can make no others, so that everybody is locked out."""
+
+
+@attrs.frozen(kw_only=True)
+class _Revocation:
+    force: bool = False
+    """Also the last key that can make others."""
 
 
 class KeyEndpoints:
@@ -55,7 +64,7 @@ class KeyEndpoints:
             Endpoint("DELETE", "/keys/{key_id}", self.revoke, Scope.ADMIN),
         )
 
-    @about("Make an API key", shapes.CreatedKey, status=201, body=NewKey)
+    @about("Make an API key", shapes.CreatedKey, status=201, body=NewKey, codes=["conflict"])
     async def create(self, request: Request) -> Response:
         wanted = await self._context.body(request, NewKey)
         _check_unbound(request)
@@ -68,6 +77,7 @@ class KeyEndpoints:
             identity=_identity_of(wanted, key.key_id, now_ms),
             created_at_ms=now_ms,
         )
+        warning = await self._warning_of_first(row, is_meant=wanted.force)
         request.scope["stellwerk.target"] = {
             "key_id": key.key_id,
             "name": wanted.name,
@@ -77,7 +87,13 @@ class KeyEndpoints:
         if self._gate is not None:
             self._gate.close()
         # Caches on the way must not keep what is shown only once.
-        return answer({**_key_view(row), "key": text}, 201, {"cache-control": "no-store"})
+        return answer({**_key_view(row), "key": text, "warning": warning}, 201, {"cache-control": "no-store"})
+
+    async def _warning_of_first(self, row: ApiKeyRow, *, is_meant: bool) -> str | None:
+        """:raises Conflict: it would lock everybody out."""
+        if can_make_keys(row, row.created_at_ms) or await self._node.ports.store.has_api_keys():
+            return None
+        return refuse_unless_meant(FIRST_KEY, "$", is_meant=is_meant, takes_tokens=self._takes_tokens)
 
     @about("API keys, without the keys themselves", shapes.Keys)
     async def keys(self, request: Request) -> Response:
@@ -85,18 +101,31 @@ class KeyEndpoints:
         rows = await self._node.ports.store.api_keys()
         return await self._context.answer_rows("keys", rows, _key_view)
 
-    @about("Revoke an API key", shapes.Done)
+    @about("Revoke an API key", shapes.RevokedKey, query=_Revocation, codes=["conflict"])
     async def revoke(self, request: Request) -> Response:
         """Also one that was revoked before: it is what was wanted."""
-        self._context.query(request, requests.NoQuery)
+        query = self._context.query(request, _Revocation)
         _check_unbound(request)
         key_id = request.path_params["key_id"]
-        if await self._node.ports.store.api_key(key_id) is None:
+        row = await self._node.ports.store.api_key(key_id)
+        if row is None:
             raise NotFound("there is no API key with this id")
+        warning = await self._warning_of_last(row, is_meant=query.force)
         await self._node.committer.submit(RevokeApiKey(key_id, self._node.ports.clock.wall_ms()))
         if self._gate is not None:
             self._gate.forget(key_id)
-        return answer({})
+        return answer({"warning": warning})
+
+    async def _warning_of_last(self, row: ApiKeyRow, *, is_meant: bool) -> str | None:
+        """:raises Conflict: nobody could make keys any more."""
+        ports = self._node.ports
+        if not is_last_admin(row, await ports.store.api_keys(), ports.clock.wall_ms()):
+            return None
+        return refuse_unless_meant(LAST_ADMIN, "query", is_meant=is_meant, takes_tokens=self._takes_tokens)
+
+    @property
+    def _takes_tokens(self) -> bool:
+        return self._gate is not None and self._gate.takes_tokens
 
 
 def _check_unbound(request: Request) -> None:
@@ -114,9 +143,11 @@ def _identity_of(wanted: NewKey, key_id: str, now_ms: InstantMs) -> Identity:
     expires_in_ms = wanted.expires_in_ms
     if expires_in_ms is not None and not 0 < expires_in_ms <= _EXPIRES_IN_MS_MAX:
         raise InvalidInput(f"1 to {_EXPIRES_IN_MS_MAX} ms @ $.expires_in_ms")
+    scopes = _scopes_of(wanted.scopes)
+    _check_needed(wanted, scopes)
     return Identity(
         name=wanted.name,
-        scopes=_scopes_of(wanted.scopes),
+        scopes=scopes,
         worker_ids=_names_of("worker_ids", wanted.worker_ids),
         topics=_names_of("topics", wanted.topics),
         processes=_names_of("processes", wanted.processes),
@@ -135,6 +166,14 @@ def _scopes_of(given: Sequence[str]) -> tuple[Scope, ...]:
     return tuple(scope for scope in Scope if scope.value in given)
 
 
+def _check_needed(wanted: NewKey, scopes: Sequence[Scope]) -> None:
+    """:raises InvalidInput: a restriction of what the scopes do not allow anyway: something else was meant."""
+    if not {Scope.WORKER, Scope.ADMIN} & set(scopes) and wanted.worker_ids is not None:
+        raise InvalidInput("worker ids are for keys with the scope worker, which this one has not @ $.worker_ids")
+    if not {Scope.WORKER, Scope.OPERATOR, Scope.ADMIN} & set(scopes) and wanted.topics is not None:
+        raise InvalidInput("topics are for keys with the scope worker, which this one has not @ $.topics")
+
+
 def _names_of(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
@@ -144,6 +183,12 @@ def _names_of(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None
         check_lengths(**{field: name})
         if not name:
             raise InvalidInput(f"a name is not empty @ $.{field}[{index}]")
+        if "*" in name[:-1]:
+            raise InvalidInput(f'"{name}": * stands for the rest of a name, at its end only @ $.{field}[{index}]')
+        if field == "processes" and ":" in name:
+            raise InvalidInput(
+                f'"{name}": processes are named by their keys, all versions together @ $.{field}[{index}]'
+            )
     return tuple(names)
 
 

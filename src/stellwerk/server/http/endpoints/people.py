@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stellwerk.errors import NotServed
+from stellwerk.errors import InvalidInput, NotFound, NotServed, Overloaded
 from stellwerk.ports import Scope, UserTaskFilter
 from stellwerk.server.http import requests, shapes, views
 from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.codes import STATE_CODES
 from stellwerk.server.http.context import ApiContext, Endpoint, check_lengths
+from stellwerk.server.http.correlation import Correlation
 from stellwerk.server.http.idempotency import idempotency_key
 from stellwerk.server.http.permissions import check_unrestricted
 from stellwerk.server.http.visibility import check_instance, check_user_task, visible_rows
+from stellwerk.wire.pull import WAIT_MS_MAX
 
 __all__ = ["PeopleEndpoints"]
 
@@ -32,6 +34,7 @@ class PeopleEndpoints:
     def endpoints(self) -> Sequence[Endpoint]:
         return (
             Endpoint("POST", "/messages", self.publish, Scope.CLIENT),
+            Endpoint("POST", "/messages/correlate", self.correlate, Scope.CLIENT),
             Endpoint("GET", "/messages", self.messages, Scope.CLIENT),
             Endpoint("GET", "/messages/{message_id:path}", self.message, Scope.CLIENT),
             Endpoint("GET", "/awaited-messages", self.awaited, Scope.CLIENT),
@@ -52,12 +55,7 @@ class PeopleEndpoints:
     )
     async def publish(self, request: Request) -> Response:
         body = await self._context.payload(request, requests.MessageRequest)
-        message_id = idempotency_key(request, body.message_id, "message_id")
-        check_lengths(name=body.name, key=body.key, message_id=message_id)
-        if body.instance_id is not None:
-            await check_instance(request, self._node, body.instance_id)
-        else:
-            check_unrestricted(request, "a message for whichever process waits for it: name an instance_id")
+        message_id = await self._checked_message_id(request, body)
         message_id = await self._node.publish_message(
             body.name,
             body.key,
@@ -67,6 +65,61 @@ class PeopleEndpoints:
             instance_id=body.instance_id,
         )
         return answer({"message_id": message_id}, 201)
+
+    @about(
+        "Give a message to whoever waits for it",
+        shapes.CorrelatedMessage,
+        body=requests.CorrelateRequest,
+        codes=("not_found", "not_awaited", "ended", "conflict", "idempotency_conflict"),
+        has_idempotency_key=True,
+    )
+    async def correlate(self, request: Request) -> Response:
+        body = await self._context.payload(request, requests.CorrelateRequest)
+        if body.wait_ms > WAIT_MS_MAX:
+            raise InvalidInput(f"at most {WAIT_MS_MAX} ms are possible @ $.wait_ms")
+        key = await self._checked_message_id(request, body)
+        with Correlation(self._node, body.name, body.key) as correlation:
+            message_id = await self._node.publish_message(
+                body.name,
+                body.key,
+                body.variables,
+                ttl_ms=body.wait_ms,
+                message_id=key,
+                instance_id=body.instance_id,
+            )
+            await self._check_taken(request, correlation, message_id, body.wait_ms)
+            receiver = await correlation.receiver(message_id, body.instance_id)
+        return answer(views.correlated_view(message_id, receiver))
+
+    async def _check_taken(self, request: Request, correlation: Correlation, message_id: str, wait_ms: int) -> None:
+        """:raises NotFound: it has reached nobody, and will not; Overloaded: that is not known yet."""
+        is_taken = await self._context.unless_gone(request, lambda: correlation.is_taken(message_id, wait_ms=wait_ms))
+        if is_taken is None:
+            raise Overloaded(
+                "the engine is about to stop: whether the message has reached anybody is not known yet, "
+                f"GET /api/v1/messages/{message_id} tells"
+            )
+        if not is_taken:
+            raise NotFound(
+                "nothing waits for this message, and it is not kept: POST /api/v1/messages with a ttl_ms keeps one for "
+                "who comes later",
+                code="not_awaited",
+            )
+
+    async def _checked_message_id(
+        self, request: Request, body: requests.MessageRequest | requests.CorrelateRequest
+    ) -> str | None:
+        """The one that the caller gives it.
+
+        :raises Forbidden: the caller may not reach whom it is for.
+        """
+        message_id = idempotency_key(request, body.message_id, "message_id")
+        check_lengths(name=body.name, key=body.key, message_id=message_id)
+        if body.instance_id is not None:
+            await check_instance(request, self._node, body.instance_id)
+        else:
+            check_unrestricted(request, "a message for whichever process waits for it: name an instance_id")
+        return message_id
 
     @about("Messages that wait to be correlated", shapes.Messages, query=requests.PageQuery)
     async def messages(self, request: Request) -> Response:
@@ -88,11 +141,11 @@ class PeopleEndpoints:
         names = await self._node.awaited_names(_NAMES_MAX + 1)
         return answer({"names": names[:_NAMES_MAX], "more": len(names) > _NAMES_MAX})
 
-    @about("Broadcast a signal: not possible yet", shapes.Done, body=requests.SignalRequest, codes=("not_implemented",))
+    @about("Broadcast a signal: not possible yet", shapes.Done, codes=("not_implemented",))
     async def signal(self, request: Request) -> Response:
-        body = await self._context.payload(request, requests.SignalRequest)
-        check_lengths(name=body.name)
-        raise NotServed("signals come with a later version")
+        """Whatever the body says."""
+        self._context.query(request, requests.NoQuery)
+        raise NotServed("signals come with a later version; a message reaches one instance")
 
     @about("Open user tasks", shapes.UserTasks, query=requests.UserTasksQuery)
     async def user_tasks(self, request: Request) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from stellwerk.server.http.about import about
 from stellwerk.server.http.answers import answer
 from stellwerk.server.http.context import ApiContext, Endpoint
 from stellwerk.server.http.permissions import check_definition, may_see_definition
+from stellwerk.server.http.visibility import visible_topics
 
 __all__ = ["TaskEndpoints"]
 
@@ -53,8 +55,7 @@ class TaskEndpoints:
         return await self._context.answer_rows("tasks", seen, dict, more=len(found) > query.limit)
 
     async def _read(self, query: requests.TasksQuery, limit: int, after: str | None) -> Sequence[ExternalTask]:
-        wanted = TaskQuery(instance_id=query.instance_id, topic=query.topic, state=query.state)
-        return await self._node.tasks(wanted, limit=limit, after=after)
+        return await self._node.tasks(_wanted(query), limit=limit, after=after)
 
     @about("A task with everything", shapes.Task)
     async def task(self, request: Request) -> Response:
@@ -66,9 +67,36 @@ class TaskEndpoints:
     @about("Topics with their backlog", shapes.Topics)
     async def topics(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        return await self._context.answer_rows("topics", await self._node.topics(), views.topic_view)
+        found = await self._node.topics()
+        visible = await visible_topics(request, self._node, {view.topic for view in found})
+        rows = [view for view in found if view.topic in visible]
+        return await self._context.answer_rows("topics", rows, views.topic_view)
 
     @about("Connected workers", shapes.Workers)
     async def workers(self, request: Request) -> Response:
         self._context.query(request, requests.NoQuery)
-        return await self._context.answer_rows("workers", await self._node.workers(), views.worker_view)
+        found = await self._node.workers()
+        visible = await visible_topics(request, self._node, {part.topic for view in found for part in view.topics})
+        rows = [
+            attrs.evolve(view, topics=[part for part in view.topics if part.topic in visible])
+            for view in found
+            if not view.topics or any(part.topic in visible for part in view.topics)
+        ]
+        return await self._context.answer_rows("workers", rows, views.worker_view)
+
+
+def _wanted(query: requests.TasksQuery) -> TaskQuery:
+    return TaskQuery(
+        instance_id=query.instance_id,
+        topic=query.topic,
+        state=query.state,
+        worker_id=query.worker_id,
+        is_locked=query.is_locked,
+        definition_id=query.definition_id,
+        process_key=query.process,
+        element_id=query.element_id,
+        business_key=query.business_key,
+        with_retries_left=query.with_retries_left,
+        priority_from=query.priority_from,
+        priority_to=query.priority_to,
+    )
